@@ -1,0 +1,53 @@
+"""The errors a user can meet. Each names the culprit and what would work, and survives pickling between processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class IngestError(Exception):
+    """Base of every error that rayingest raises on purpose."""
+
+
+class ConfigError(IngestError, ValueError):
+    """What was asked for cannot work: a wrong option, an empty match, a world size that does not divide the batch."""
+
+
+class DataError(IngestError):
+    """Data that cannot be read or decoded.
+
+    `shard` is the URL without credentials, `offset` the place in it in the format's own units (bytes of a tar, row of a
+    Parquet file, line byte of a JSON Lines file), `sample` the sample's ordinal in the manifest, `key` its own name.
+    Any of them is None where it is not known.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        shard: str | None = None,
+        offset: int | None = None,
+        sample: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.reason, self.shard, self.offset, self.sample, self.key = reason, shard, offset, sample, key
+        named = {"shard": shard, "offset": offset, "sample": sample, "key": key}
+        where = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+        super().__init__(f"{reason} [{where}]" if where else reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_data_error, (self.reason, self.shard, self.offset, self.sample, self.key)
+
+
+def _rebuild_data_error(
+    reason: str, shard: str | None, offset: int | None, sample: int | None, key: str | None
+) -> DataError:
+    return DataError(reason, shard=shard, offset=offset, sample=sample, key=key)
+
+
+class StateError(IngestError):
+    """A saved state that does not belong to this data, order or batch; the message lists what differs."""
+
+
+class WorkerError(IngestError):
+    """Workers could not be had, or kept dying; the message says what was running."""
