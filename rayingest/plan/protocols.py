@@ -60,4 +60,3 @@ class BatchSource(Protocol):
 
     def close(self) -> None:
         """Stop and give back everything. Idempotent."""
-

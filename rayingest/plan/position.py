@@ -1,0 +1,77 @@
+"""The position in the stream, as one small piece of JSON that any number of ranks can go on from.
+
+Owns what a saved state holds and what it is checked against: format version, epoch, step, fingerprint of the data, the
+order's parameters, the decode path, and a mark of the transforms' code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rayingest.errors import StateError
+from rayingest.plan.order import ORDER_VERSION, Order
+
+STATE_VERSION = 1
+
+_log = logging.getLogger("rayingest")
+
+
+@dataclass(frozen=True)
+class StateCodec:
+    """Turns positions into states and back, for one stream.
+
+    `decode` names what decodes (a state of another is refused: its bytes could differ); `code` marks the transforms'
+    code (another is warned of: it may or may not matter).
+    """
+
+    fingerprint: str
+    order: Order
+    decode: str
+    code: str
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]:
+        """The state after `step` steps of `epoch`: JSON, under 1 KB, the same on every rank."""
+        return {"version": STATE_VERSION, "epoch": epoch, "step": step, **self._identity(), "code": self.code}
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """(epoch, step) to go on from; step < steps of an epoch. Raises StateError naming all that differs."""
+        if not isinstance(state, Mapping):
+            raise StateError(f"a state is a dict as state_dict() gives it, not {type(state).__name__}")
+        version = state.get("version")
+        if version != STATE_VERSION:
+            raise StateError(f"the state's version is {version!r}; this rayingest reads version {STATE_VERSION}")
+        mine = self._identity()
+        differs = [
+            f"{name}: the state has {state.get(name)!r}, this loader {value!r}"
+            for name, value in mine.items()
+            if state.get(name) != value
+        ]
+        if differs:
+            raise StateError("the state belongs to another stream; " + "; ".join(differs))
+        epoch, step = state.get("epoch"), state.get("step")
+        if not _counts(epoch) or not _counts(step) or step > self.order.steps:
+            raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {self.order.steps} steps")
+        if state.get("code") != self.code:
+            _log.warning("the transforms' code has changed since this state was saved: later samples may differ")
+        return (epoch + 1, 0) if step == self.order.steps else (epoch, step)
+
+    def _identity(self) -> dict[str, Any]:
+        order = self.order
+        return {
+            "fingerprint": self.fingerprint,
+            "order": ORDER_VERSION,
+            "samples": order.samples,
+            "batch": order.batch,
+            "partial": order.partial,
+            "seed": order.seed,
+            "lanes": order.lanes,
+            "window_steps": order.window_steps,
+            "decode": self.decode,
+        }
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
