@@ -72,6 +72,8 @@ def permute(i: int | np.ndarray, n: int | np.ndarray, key: int | np.ndarray) -> 
     )
     if index.size and not (index.min() >= 0 and (index < sizes).all()):
         raise IndexError(f"index {index.min()}..{index.max()} outside [0, {sizes.min()})")
+    if np.ndim(n) == np.ndim(key) == 0 and int(n) > MAX_SORTED:
+        return _feistel(index.ravel(), np.array([n]), np.array([key], np.uint64)).reshape(index.shape)
     result = np.empty(index.shape, np.int64)
     large = sizes > MAX_SORTED
     if large.any():
@@ -91,6 +93,10 @@ def _feistel(index: np.ndarray, n: np.ndarray, keys: np.ndarray) -> np.ndarray:
     half = np.array([(int(size) - 1).bit_length() + 1 >> 1 for size in np.unique(n)], np.uint64)[_ranks(n)]
     mask = (np.uint64(1) << half) - np.uint64(1)
     rounds = [mix64_array(keys + np.uint64(((r + 1) * _GAMMA) & _WORD)) for r in range(_ROUNDS)]
+    tables: list[np.ndarray] = []
+    if len(n) == 1 and len(index) > int(mask[0]):  # hashing every half once is less work than every index six times
+        halves = np.arange(int(mask[0]) + 1, dtype=np.uint64)
+        tables = [mix64_array(halves + round_key) & mask for round_key in rounds]
     result = index.astype(np.uint64)
     outside: np.ndarray | slice = slice(None)
     while True:
@@ -98,8 +104,9 @@ def _feistel(index: np.ndarray, n: np.ndarray, keys: np.ndarray) -> np.ndarray:
         at = outside if len(n) > 1 else slice(None)
         low, bits = mask[at], half[at]
         left, right = words >> bits, words & low
-        for round_keys in rounds:
-            left, right = right, left ^ (mix64_array(right + round_keys[at]) & low)
+        for r in range(_ROUNDS):
+            hashed = tables[r].take(right.view(np.int64)) if tables else mix64_array(right + rounds[r][at]) & low
+            left, right = right, left ^ hashed
         result[outside] = (left << bits) | right
         outside = np.flatnonzero(result >= sizes)
         if not len(outside):

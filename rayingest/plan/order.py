@@ -76,7 +76,8 @@ class Order:
             raise ConfigError(f"lanes={lanes} does not divide the global batch of {batch}: each step takes as many")
         elif lanes > samples:
             raise ConfigError(f"lanes={lanes} is more than the {samples} samples there are")
-        return cls(samples, batch, partial, seed, lanes, -(-window // batch))
+        most = -(-samples // batch)  # covers every lane; more would be the same order
+        return cls(samples, batch, partial, seed, lanes, min(most, -(-window // batch)))
 
     @property
     def lane_batch(self) -> int:

@@ -17,6 +17,9 @@ from rayingest.plan.keys import MAX_SORTED, fold, permutation, permute
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
 
+_PIECE = 16384
+"""Of a window too large to keep whole, up to this many offsets are permuted at once: numpy costs most per call."""
+
 
 @dataclass(frozen=True)
 class Picks:
@@ -46,7 +49,7 @@ class Planner:
         check_ranks(order.batch, rank, world_size, uneven)
         self.manifest, self.order, self.rank, self.world_size = manifest, order, rank, world_size
         self._epochs: OrderedDict[int, EpochSequence] = OrderedDict()
-        self._windows: dict[int, tuple[tuple[int, int], np.ndarray]] = {}
+        self._pieces: dict[int, tuple[tuple[int, int], int, np.ndarray]] = {}
 
     @property
     def steps(self) -> int:
@@ -67,7 +70,7 @@ class Planner:
         block, row = sequence.locate(place)
         if self.order.seed is None:
             last_place = place - row + self.manifest.samples[block] - 1
-            until = np.minimum(last_place // self.order.batch + 1, self.steps)
+            until = np.clip(last_place // self.order.batch + 1, step + 1, self.steps)  # a repeat's block may be past
         return Picks(epoch, step, rows, block, row, self.manifest.first_ordinal[block] + row, mine.valid, until)
 
     def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, np.ndarray]:
@@ -98,31 +101,27 @@ class Planner:
     ) -> np.ndarray:
         """Where each window's permutation sends the offsets; one run of offsets a lane."""
         mixed = np.empty(len(offset), np.int64)
-        small = size <= MAX_SORTED
-        for i in np.flatnonzero(small):
-            window = self._window(epoch, int(lane[i]), int(number[i]), int(size[i]))
-            run = slice(starts[i], starts[i] + counts[i])
-            mixed[run] = window[offset[run]]
-        if not small.all():
-            large = np.flatnonzero(~small)
-            keys = [self._key(epoch, int(lane[i]), int(number[i])) for i in large]
-            runs = np.repeat(~small, counts)
-            each = counts[large]
-            mixed[runs] = permute(
-                offset[runs], np.repeat(size[large], each), np.repeat(np.array(keys, np.uint64), each)
-            )
+        lowest, highest = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
+        columns = (array.tolist() for array in (lane, number, size, lowest, highest, starts, counts))
+        for *window, start, count in zip(*columns, strict=True):
+            begin, piece = self._piece(epoch, *window)
+            run = slice(start, start + count)
+            mixed[run] = piece[offset[run] - begin]
         return mixed
 
-    def _window(self, epoch: int, lane: int, number: int, size: int) -> np.ndarray:
-        """The whole permutation of a window, kept while the lane is in it."""
-        kept = self._windows.get(lane)
-        if kept is None or kept[0] != (epoch, number):
-            kept = (epoch, number), permutation(size, self._key(epoch, lane, number))
-            self._windows[lane] = kept
-        return kept[1]
-
-    def _key(self, epoch: int, lane: int, number: int) -> int:
-        return fold("window", self.order.seed or 0, epoch, lane, number)
+    def _piece(self, epoch: int, lane: int, number: int, size: int, low: int, high: int) -> tuple[int, np.ndarray]:
+        """A window's permutation from some offset on, `low` to `high` in it; kept while the lane's steps are in it."""
+        kept = self._pieces.get(lane)
+        if kept is None or kept[0] != (epoch, number) or low < kept[1] or high >= kept[1] + len(kept[2]):
+            key = fold("window", self.order.seed or 0, epoch, lane, number)
+            if size <= MAX_SORTED:
+                kept = (epoch, number), 0, permutation(size, key).astype(np.uint16)
+            else:
+                ahead = _PIECE * lane // self.order.lanes  # lanes come to the end of their pieces in turn
+                end = min(size, ((high + ahead) // _PIECE + 1) * _PIECE - ahead)
+                kept = (epoch, number), low, permute(np.arange(low, end), size, key)
+            self._pieces[lane] = kept
+        return kept[1], kept[2]
 
     def _sequence(self, epoch: int) -> EpochSequence:
         """This epoch's sequence; two are kept, as reading runs ahead across an epoch's end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from rayingest.errors import StateError
 from rayingest.plan.order import ORDER_VERSION, Order
@@ -52,7 +52,7 @@ class StateCodec:
         if differs:
             raise StateError("the state belongs to another stream; " + "; ".join(differs))
         epoch, step = state.get("epoch"), state.get("step")
-        if not _counts(epoch) or not _counts(step) or step > self.order.steps:
+        if not (_counts(epoch) and _counts(step)) or step > self.order.steps:
             raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {self.order.steps} steps")
         if state.get("code") != self.code:
             _log.warning("the transforms' code has changed since this state was saved: later samples may differ")
@@ -73,5 +73,5 @@ class StateCodec:
         }
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,175 @@
+"""What dispatch is told and what it orders. Events name facts, commands name deeds; neither knows Ray.
+
+Steps are counted from the last `Start`, across epoch ends; blocks are numbered as in the manifest; tasks are numbered
+by dispatch, no number twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """One step to make: the block that each of its samples is in (int64[n]), and the step at which no step that is yet
+    to come can need that block (int64[n]).
+    """
+
+    block: np.ndarray
+    until: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one step (their numbers in the rank's batch, ascending), decoded together."""
+
+    step: int
+    rows: np.ndarray
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class Start:
+    """Make these steps, in order; whatever was under way before is of no use any more."""
+
+    steps: Iterator[StepWork]
+
+
+@dataclass(frozen=True)
+class WorkerJoined:
+    """A worker takes tasks, up to `slots` at a time."""
+
+    worker: str
+    role: Literal["reader", "decoder"]
+    slots: int
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A worker is gone, with all its tasks."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class ReadDone:
+    """A read put its blocks into the store; their sizes, in the order of the command."""
+
+    task: int
+    nbytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReadFailed:
+    """A read ended without its blocks. `final`: the data is at fault, reading again would not help."""
+
+    task: int
+    error: BaseException
+    final: bool
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """One part of a decode: bytes in the store, or the error that stands in its place."""
+
+    nbytes: int
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class DecodeDone:
+    """A decode ended; one result a part, in the order of the command. `seconds` of work is for sizing later tasks."""
+
+    task: int
+    parts: tuple[PartDone, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class DecodeFailed:
+    """A decode ended without any result, through no fault of its data."""
+
+    task: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class BlocksLost:
+    """These blocks are no longer in the store."""
+
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The consumer took a batch, so that there is room for another."""
+
+
+Event = Start | WorkerJoined | WorkerLost | ReadDone | ReadFailed | DecodeDone | DecodeFailed | BlocksLost | Taken
+
+# Commands
+
+
+@dataclass(frozen=True)
+class Read:
+    """Have a reader put these blocks into the store."""
+
+    task: int
+    worker: str
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Have a decoder make these parts, which take samples from exactly these blocks."""
+
+    task: int
+    worker: str
+    parts: tuple[Part, ...]
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Give up these blocks."""
+
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where some rows of a step are: part `index` of a decode task."""
+
+    task: int
+    index: int
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Hand this step to the consumer and give up the outputs; or raise the error in its place."""
+
+    step: int
+    outputs: tuple[Output, ...]
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Give up: this cannot go on. `blocks` and `steps` say where, `error` is the last cause, if there is one."""
+
+    reason: str
+    blocks: tuple[int, ...]
+    error: BaseException | None = None
+
+
+Command = Read | Decode | Drop | Deliver | Fail

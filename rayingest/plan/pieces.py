@@ -1,0 +1,53 @@
+"""Pieces: the rows of a step that are decoded together.
+
+The unit that dispatch plans with. A big step is cut into several pieces, so that several decoders share it; several
+small steps' pieces travel in one task.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Key = tuple[int, int]
+"""A piece's place in the order: (step, first row)."""
+NEVER: Key = (1 << 62, 0)
+
+
+class PieceState(enum.Enum):
+    """Where a piece is on its way."""
+
+    WAITING = enum.auto()
+    DECODING = enum.auto()
+    DONE = enum.auto()
+
+
+@dataclass(eq=False)
+class Piece:
+    """Rows of one step that are decoded together: their numbers in the rank's batch, and the block of each.
+
+    `missing` counts those of its blocks that are not in the store while it is waiting. `nbytes` is what its output is
+    charged with: an estimate while decoding, the truth when done. Pieces compare by their place in the order.
+    """
+
+    step: int
+    rows: np.ndarray
+    row_blocks: np.ndarray
+    state: PieceState = PieceState.WAITING
+    missing: int = 0
+    tries: int = 0
+    nbytes: int = 0
+    task: int = -1
+    index: int = -1
+    error: BaseException | None = None
+    key: Key = field(init=False)
+    blocks: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = self.step, int(self.rows[0])
+        self.blocks = tuple(np.unique(self.row_blocks).tolist())
+
+    def __lt__(self, other: Piece) -> bool:
+        return self.key < other.key

@@ -1,0 +1,206 @@
+"""Which blocks are in the store, who needs each of them next, and what they cost.
+
+Owns the bytes charged for blocks and the choice of what to give up: of two blocks, the one needed later (Belady, "A
+study of replacement algorithms", 1966), which can be known here because the future is planned. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rayingest.plan.pieces import NEVER, Key, Piece
+
+
+class BlockState(enum.Enum):
+    """Where a block is."""
+
+    ABSENT = enum.auto()
+    READING = enum.auto()
+    RESIDENT = enum.auto()
+    BROKEN = enum.auto()
+
+
+@dataclass(eq=False)
+class Block:
+    """`uses`: all and only the waiting pieces that need it; `next_use` the first. `pins`: decodes that hold it.
+
+    `until`: from this step on, steps not yet walked do not need it. `nbytes` is charged while reading or resident.
+    """
+
+    number: int
+    state: BlockState = BlockState.ABSENT
+    nbytes: int = 0
+    until: int = 0
+    uses: dict[Key, Piece] = field(default_factory=dict)
+    next_use: Key = NEVER
+    pins: int = 0
+    reads: int = 0
+    tries: int = 0
+    error: BaseException | None = None
+
+
+class Residency:
+    """The blocks that the walked part of the plan speaks of."""
+
+    def __init__(self, sizes: np.ndarray) -> None:
+        self._sizes = sizes
+        self._ratio = 1.0
+        self.measured = False
+        self.blocks: dict[int, Block] = {}
+        self.held = 0
+        self.largest = 0
+        self.rereads = 0
+        self._wanted: list[tuple[Key, int]] = []
+        self._expiring: list[tuple[int, int]] = []
+
+    def size(self, number: int) -> int:
+        """Bytes that this block is expected to take: the index's figure, corrected by what arrived so far."""
+        return max(1, int(self._sizes[number] * self._ratio))
+
+    def need(self, piece: Piece, until: Iterable[int]) -> BaseException | None:
+        """A new piece waits for its blocks; `until` has one entry a block.
+
+        Returns the error of a block that is known to be broken; then the piece does not wait.
+        """
+        for number, last in zip(piece.blocks, until, strict=True):
+            block = self.blocks.get(number)
+            if block is None:
+                block = self.blocks[number] = Block(number)
+                self.largest = max(self.largest, self.size(number))
+            if last > block.until:
+                block.until = last
+                heapq.heappush(self._expiring, (last, number))
+        broken = [self.blocks[number].error for number in piece.blocks]
+        error = next((error for error in broken if error is not None), None)
+        if error is None:
+            self.wait(piece)
+        return error
+
+    def wait(self, piece: Piece) -> None:
+        """The piece is waiting (again, or with other rows): its blocks are in use by it."""
+        piece.missing = 0
+        for number in piece.blocks:
+            block = self.blocks[number]
+            block.uses[piece.key] = piece
+            block.next_use = min(block.next_use, piece.key)
+            if block.state is not BlockState.RESIDENT:
+                piece.missing += 1
+            if block.state is BlockState.ABSENT:
+                self._want(block)
+
+    def stop_waiting(self, piece: Piece) -> None:
+        """The piece no longer waits."""
+        for number in piece.blocks:
+            block = self.blocks[number]
+            del block.uses[piece.key]
+            if block.next_use == piece.key:
+                block.next_use = min(block.uses, default=NEVER)
+
+    def pin(self, piece: Piece) -> None:
+        """A decode of the piece begins: it no longer waits, and holds its blocks."""
+        self.stop_waiting(piece)
+        for number in piece.blocks:
+            self.blocks[number].pins += 1
+
+    def unpin(self, piece: Piece) -> None:
+        """The decode ended."""
+        for number in piece.blocks:
+            self.blocks[number].pins -= 1
+
+    def next_wanted(self) -> Block | None:
+        """The absent block that is needed first."""
+        while self._wanted:
+            key, number = self._wanted[0]
+            block = self.blocks.get(number)
+            if block is not None and block.state is BlockState.ABSENT and block.uses:
+                if block.next_use == key:
+                    return block
+                heapq.heapreplace(self._wanted, (block.next_use, number))
+            else:
+                heapq.heappop(self._wanted)
+        return None
+
+    def begin_read(self, block: Block) -> None:
+        """A read of an absent block begins; its expected size is charged."""
+        block.state, block.nbytes = BlockState.READING, self.size(block.number)
+        self.held += block.nbytes
+        self.rereads += block.reads > 0
+        block.reads += 1
+
+    def arrive(self, block: Block, nbytes: int) -> list[Piece]:
+        """A block is in the store; returns the pieces that now lack nothing."""
+        self.held += nbytes - block.nbytes
+        block.state, block.nbytes, block.tries = BlockState.RESIDENT, nbytes, 0
+        ratio = nbytes / max(1, int(self._sizes[block.number]))
+        if not self.measured:
+            self._ratio, self.largest, self.measured = ratio, int(self.largest * ratio), True
+        self._ratio = max(self._ratio, ratio)
+        self.largest = max(self.largest, nbytes)
+        for piece in block.uses.values():
+            piece.missing -= 1
+        return [piece for piece in block.uses.values() if not piece.missing]
+
+    def break_off(self, block: Block, error: BaseException) -> list[Piece]:
+        """A block cannot be read, ever; returns the pieces that waited for it and no longer wait."""
+        self.vanish(block)
+        block.state, block.error = BlockState.BROKEN, error
+        pieces = list(block.uses.values())
+        for piece in pieces:
+            self.stop_waiting(piece)
+        return pieces
+
+    def vanish(self, block: Block) -> None:
+        """A block is no longer in the store, or its read came to nothing, or it was given up."""
+        if block.state is BlockState.RESIDENT:
+            for piece in block.uses.values():
+                piece.missing += 1
+        self.held -= block.nbytes
+        block.state, block.nbytes = BlockState.ABSENT, 0
+        if block.uses:
+            self._want(block)
+
+    def victims(self, key: Key) -> list[Block]:
+        """Resident blocks that nothing holds and that are needed later than `key`, the latest first."""
+        free = [
+            (block.next_use, block.number)
+            for block in self.blocks.values()
+            if block.next_use > key and block.state is BlockState.RESIDENT and not block.pins
+        ]
+        free.sort(reverse=True)
+        return [self.blocks[number] for _, number in free]
+
+    def expired(self, walked: int) -> list[int]:
+        """Blocks that may have become useless because the walk came this far; each is named at least once."""
+        numbers = []
+        while self._expiring and self._expiring[0][0] <= walked:
+            number = heapq.heappop(self._expiring)[1]
+            if number in self.blocks:
+                numbers.append(number)
+        return numbers
+
+    def forget(self, number: int, walked: int) -> bool:
+        """Forget the block if nothing will need it any more; returns whether it was in the store until now."""
+        block = self.blocks.get(number)
+        if block is None or block.uses or block.pins or block.until > walked or block.state is BlockState.READING:
+            return False
+        del self.blocks[number]
+        self.held -= block.nbytes
+        return block.state is BlockState.RESIDENT
+
+    def restart(self, until: int) -> None:
+        """No piece waits any more. Blocks in the store or on their way stay until the new walk has come to `until`."""
+        self._wanted.clear()
+        gone = {BlockState.ABSENT, BlockState.BROKEN}
+        self.blocks = {n: block for n, block in self.blocks.items() if block.state not in gone or block.pins}
+        self._expiring = [(until, number) for number in self.blocks]
+        for block in self.blocks.values():
+            block.uses.clear()
+            block.next_use, block.until = NEVER, until
+
+    def _want(self, block: Block) -> None:
+        heapq.heappush(self._wanted, (block.next_use, block.number))

@@ -1,0 +1,74 @@
+"""Who works, and at what: readers and decoders with their slots, and the tasks they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayingest.plan.pieces import Piece
+
+
+@dataclass(eq=False)
+class Worker:
+    """Takes up to `slots` tasks at a time; `busy` of them are taken."""
+
+    name: str
+    role: str
+    slots: int
+    busy: int = 0
+
+
+@dataclass(eq=False)
+class Task:
+    """A read of blocks or a decode of pieces under way; `stale` once a new start made its outcome useless."""
+
+    number: int
+    worker: Worker
+    blocks: tuple[int, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    stale: bool = False
+
+
+class Workforce:
+    """All workers by name and all tasks by number; a worker's `busy` is the count of its tasks."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.tasks: dict[int, Task] = {}
+        self._next = 0
+
+    def join(self, name: str, role: str, slots: int) -> None:
+        """A worker comes."""
+        self.workers[name] = Worker(name, role, slots)
+
+    def lose(self, name: str) -> list[Task]:
+        """A worker goes; returns the tasks it had, which are no longer under way."""
+        if self.workers.pop(name, None) is None:
+            return []
+        lost = [task for task in self.tasks.values() if task.worker.name == name]
+        for task in lost:
+            del self.tasks[task.number]
+        return lost
+
+    def free(self, role: str) -> Worker | None:
+        """The worker of this role with the most free slots, if any has one."""
+        able = [worker for worker in self.workers.values() if worker.role == role and worker.busy < worker.slots]
+        return min(able, key=lambda worker: worker.busy / worker.slots, default=None)
+
+    def slots(self, role: str) -> int:
+        """Tasks that the workers of this role can have at a time."""
+        return sum(worker.slots for worker in self.workers.values() if worker.role == role)
+
+    def begin(self, worker: Worker, blocks: tuple[int, ...] = (), pieces: tuple[Piece, ...] = ()) -> Task:
+        """A new task for the worker."""
+        task = Task(self._next, worker, blocks, pieces)
+        self.tasks[task.number] = task
+        self._next += 1
+        worker.busy += 1
+        return task
+
+    def end(self, number: int) -> Task | None:
+        """The task ended; None where it had been given up before."""
+        task = self.tasks.pop(number, None)
+        if task is not None:
+            task.worker.busy -= 1
+        return task

@@ -1,0 +1,226 @@
+"""A world for dispatch to act on: workers, a store and a consumer, in which things end, fail and vanish in any order.
+
+Every invariant that dispatch states is checked again after every event.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rayingest.plan import events as ev
+from rayingest.plan.dispatch import Dispatch, Limits
+from rayingest.plan.pieces import NEVER, PieceState
+from rayingest.plan.residency import BlockState
+
+
+def windowed_steps(
+    rng: random.Random, sizes: np.ndarray, steps: int, rows: int, blocks_per_window: int, steps_per_window: int
+) -> list[ev.StepWork]:
+    """Steps whose rows come from the blocks of their window, as the planner gives them."""
+    work = []
+    first = 0
+    while len(work) < steps:
+        blocks = [(first + i) % len(sizes) for i in range(blocks_per_window)]
+        first += blocks_per_window
+        until = min(steps, len(work) + steps_per_window)
+        while len(work) < until:
+            chosen = np.array([rng.choice(blocks) for _ in range(rows)])
+            work.append(ev.StepWork(chosen, np.full(rows, until)))
+    return work
+
+
+@dataclass
+class World:
+    """`row_bytes` is what a decoded row takes in truth, `block_error` the blocks that can never be read."""
+
+    dispatch: Dispatch
+    sizes: np.ndarray
+    row_bytes: int
+    rng: random.Random
+    block_errors: frozenset[int] = frozenset()
+    store: set[int] = field(default_factory=set)
+    reading: dict[int, ev.Read] = field(default_factory=dict)
+    decoding: dict[int, ev.Decode] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], ev.Part] = field(default_factory=dict)
+    delivered: list[tuple[int, list[int]]] = field(default_factory=list)
+    errors: dict[int, BaseException] = field(default_factory=dict)
+    failed: ev.Fail | None = None
+    peak: int = 0
+    workers: int = 0
+    untaken: int = 0
+    exact: bool = True
+
+    def tell(self, *events: ev.Event) -> None:
+        """Events for dispatch; carries out what it orders."""
+        for command in self.dispatch.handle(*events):
+            self._obey(command)
+        self.check()
+
+    def _obey(self, command: ev.Command) -> None:
+        match command:
+            case ev.Read(task, _, blocks):
+                assert blocks
+                under_way = {number for read in self.reading.values() for number in read.blocks}
+                assert not set(blocks) & (self.store | under_way), "read twice at the same time"
+                self.reading[task] = command
+            case ev.Decode(task, _, parts, blocks):
+                assert set(blocks) <= self.store, "decode of blocks that are not there"
+                assert all(len(part.rows) for part in parts)
+                self.decoding[task] = command
+            case ev.Drop(blocks):
+                assert set(blocks) <= self.store, "gave up what was not there"
+                in_use = {number for decode in self.decoding.values() for number in decode.blocks}
+                assert not set(blocks) & in_use, "gave up what a decode holds"
+                self.store -= set(blocks)
+            case ev.Deliver(step, outputs, error):
+                rows = []
+                for output in outputs:
+                    part = self.outputs.pop((output.task, output.index))
+                    assert part.step == step
+                    assert part.rows.tolist() == output.rows.tolist()
+                    rows += output.rows.tolist()
+                if error is not None:
+                    self.errors[step] = error
+                    for key in [key for key, part in self.outputs.items() if part.step == step]:
+                        del self.outputs[key]
+                self.delivered.append((step, sorted(rows)))
+                self.untaken += 1
+            case ev.Fail():
+                self.failed = command
+
+    def join(self, role: str, slots: int = 2) -> None:
+        """One more worker."""
+        self.workers += 1
+        self.tell(ev.WorkerJoined(f"{role}{self.workers}", role, slots))
+
+    def lose_worker(self) -> None:
+        """A worker dies, another of its role comes."""
+        name = self.rng.choice(sorted(self.dispatch.workforce.workers))
+        role = self.dispatch.workforce.workers[name].role
+        for tasks in (self.reading, self.decoding):
+            for task in [task for task, command in tasks.items() if command.worker == name]:
+                del tasks[task]
+        self.tell(ev.WorkerLost(name))
+        self.join(role)
+
+    def lose_blocks(self) -> None:
+        """Some blocks in the store are gone, and with them every decode that needed them."""
+        lost = {number for number in self.store if self.rng.random() < 0.3}
+        self.store -= lost
+        failed = [task for task, decode in self.decoding.items() if set(decode.blocks) & lost]
+        events: list[ev.Event] = [ev.BlocksLost(tuple(sorted(lost)))]
+        for task in failed:
+            del self.decoding[task]
+            events.append(ev.DecodeFailed(task, OSError("lost")))
+        self.tell(*events)
+
+    def end_read(self, task: int, fails: bool = False) -> None:
+        """A read under way ends."""
+        command = self.reading.pop(task)
+        broken = set(command.blocks) & self.block_errors
+        if broken or fails:
+            self.tell(ev.ReadFailed(task, ValueError(f"broken {sorted(broken)}"), final=bool(broken)))
+            return
+        self.store |= set(command.blocks)
+        self.tell(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in command.blocks)))
+
+    def end_decode(self, task: int, fails: bool = False) -> None:
+        """A decode under way ends."""
+        command = self.decoding.pop(task)
+        if fails:
+            self.tell(ev.DecodeFailed(task, OSError("failed")))
+            return
+        stale = self.dispatch.workforce.tasks[task].stale
+        if not stale:
+            self.outputs |= {(task, index): part for index, part in enumerate(command.parts)}
+        parts = tuple(ev.PartDone(len(part.rows) * self.row_bytes) for part in command.parts)
+        self.tell(ev.DecodeDone(task, parts, seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
+
+    def take(self) -> None:
+        """The consumer takes a batch."""
+        self.untaken -= 1
+        self.tell(ev.Taken())
+
+    def start(self, steps: Iterator[ev.StepWork]) -> None:
+        """A new start: what was delivered and not taken is thrown away."""
+        self.outputs.clear()
+        self.delivered.clear()
+        self.errors.clear()
+        self.untaken = 0
+        self.tell(ev.Start(steps))
+
+    def moves(self) -> list[tuple[str, int]]:
+        """What can happen next by itself."""
+        possible = [("read", task) for task in self.reading] + [("decode", task) for task in self.decoding]
+        return possible + ([("take", 0)] if self.untaken else [])
+
+    def move(self, kind: str, task: int, fails: bool = False) -> None:
+        """Let one of `moves` happen."""
+        match kind:
+            case "read":
+                self.end_read(task, fails)
+            case "decode":
+                self.end_decode(task, fails)
+            case "take":
+                self.take()
+
+    def run(self, fail_rate: float = 0.0, loss_rate: float = 0.0, limit: int = 20_000) -> None:
+        """Let things happen in any order until nothing can."""
+        for _ in range(limit):
+            moves = self.moves()
+            if not moves or self.failed:
+                return
+            if self.rng.random() < loss_rate:
+                self.rng.choice([self.lose_worker, self.lose_blocks])()
+                continue
+            kind, task = self.rng.choice(moves)
+            self.move(kind, task, fails=kind != "take" and self.rng.random() < fail_rate)
+        raise AssertionError("it goes on for ever")
+
+    def check(self) -> None:
+        """Every invariant."""
+        dispatch, residency = self.dispatch, self.dispatch.residency
+        if dispatch.failed:
+            return
+        tasks = dispatch.workforce.tasks
+        assert set(tasks) == set(self.reading) | set(self.decoding)
+        for worker in dispatch.workforce.workers.values():
+            assert worker.busy == sum(task.worker is worker for task in tasks.values()) <= worker.slots
+        resident = {n for n, block in residency.blocks.items() if block.state is BlockState.RESIDENT}
+        assert resident == self.store
+        charged = {BlockState.RESIDENT, BlockState.READING}
+        assert residency.held == sum(b.nbytes for b in residency.blocks.values())
+        assert all((block.nbytes > 0) == (block.state in charged) for block in residency.blocks.values())
+        pieces = [piece for step in dispatch.backlog._pieces for piece in step]
+        stale = [piece for task in tasks.values() if task.stale for piece in task.pieces]
+        assert dispatch.output_bytes == sum(piece.nbytes for piece in pieces + stale)
+        for number, block in residency.blocks.items():
+            users = {p.key: p for p in pieces if p.state is PieceState.WAITING and number in p.blocks}
+            assert block.uses == users
+            assert block.next_use == min(users, default=NEVER)
+            assert block.pins == sum(number in piece.blocks for task in tasks.values() for piece in task.pieces)
+        for piece in pieces:
+            if piece.state is PieceState.WAITING:
+                assert piece.missing == len(set(piece.blocks) - resident)
+                assert piece.missing or piece in dispatch.backlog._ready
+        held = dispatch.held
+        assert sum(int(self.sizes[number]) for number in self.store) <= residency.held
+        self.peak = max(self.peak, held)
+        if self.exact:
+            assert held <= dispatch.limits.max_bytes, f"{held} bytes of {dispatch.limits.max_bytes}"
+
+
+def world(
+    seed: int, sizes: np.ndarray, row_bytes: int = 10, expected_row_bytes: float | None = None, **limits: int
+) -> World:
+    """A world with one reader and two decoders, its sizes known in advance unless told otherwise."""
+    rng = random.Random(seed)
+    expected = row_bytes if expected_row_bytes is None else expected_row_bytes
+    made = World(Dispatch(sizes, Limits(**limits), expected), sizes, row_bytes, rng, exact=expected == row_bytes)
+    for role in ("reader", "decoder", "decoder"):
+        made.join(role)
+    return made

@@ -1,0 +1,89 @@
+"""What order version 1 is, as numbers. `python -m tests.plan.golden` writes the file that the test compares with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayingest.plan import keys
+from rayingest.plan.manifest import Manifest, ShardBlocks
+from rayingest.plan.order import Order
+from rayingest.plan.planner import Picks, Planner
+from tests.plan.cases import manifest, uniform
+
+FILE = Path(__file__).with_name("golden_order_v1.json")
+
+_DOMAINS = ("blocks", "rotation", "window", "augment")
+_COUNTS = [3, 7, 1, 5, 9, 2, 8, 4, 6, 2]  # 47 samples
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array, "<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _keys() -> dict[str, Any]:
+    return {
+        "mix64": [str(keys.mix64(word)) for word in (0, 1, 2**63)],
+        "fold": [str(keys.fold(domain, 17, 0, -1, 2**64 + 3)) for domain in _DOMAINS],
+        "hashes": [str(word) for word in keys.hashes(3, 2**64 - 5).tolist()],
+        "permutations": [keys.permutation(n, 2**63 + n).tolist() for n in (1, 2, 3, 10, 17)],
+        "largest sorted": _digest(keys.permutation(65_536, 5)),
+        "smallest feistel": _digest(keys.permutation(65_537, 5)),
+        "feistel": _digest(keys.permutation(200_000, 2**64 - 1)),
+        "far in a feistel": keys.permute([0, 1, 10**12], 10**12 + 1, [3, 4, 5]).tolist(),
+        "generator": [str(word) for word in keys.generator(17, 1, 0, 10**9, 2).bit_generator.random_raw(3).tolist()],
+    }
+
+
+def _epochs(data: Manifest, order: Order, epochs: int) -> list[list[list[int]]]:
+    """Ordinals of every step of every epoch; a repeat is given as -1 - ordinal."""
+    planner = Planner(data, order)
+    return [[_signed(planner.picks(e, s)) for s in range(planner.steps)] for e in range(epochs)]
+
+
+def _signed(picks: Picks) -> list[int]:
+    return np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)[: picks.rows].tolist()
+
+
+def _large(data: Manifest, order: Order, at: list[tuple[int, int]]) -> list[Any]:
+    """The first ordinals, and a digest of all of them, of these (epoch, step)."""
+    planner = Planner(data, order)
+    picked = [planner.picks(epoch, step) for epoch, step in at]
+    return [[p.epoch, p.step, p.ordinal[:4].tolist(), _digest(p.block, p.row, p.ordinal)] for p in picked]
+
+
+def compute() -> dict[str, Any]:
+    """Everything the golden file holds, made by the package as it stands."""
+    small, large = manifest(_COUNTS), uniform(700, 1_000, 60_000)
+    resolve = Order.resolve
+    defaults = resolve(large, batch=256, seed=17)
+    window = resolve(large, batch=256, seed=17, window=400_000, lanes=4)
+    whole = resolve(large, batch=256, seed=17, window=10**6, lanes=1)
+    shards = [ShardBlocks(*np.array([[0, 9], [9, 20], [1, 2], [9, 11]])), ShardBlocks(*np.array([[0], [5], [3], [5]]))]
+    half_left = resolve(small, batch=6, partial="short", seed=0, window=12, lanes=2)
+    return {
+        "keys": _keys(),
+        "fingerprint": Manifest.join("s3://x/", ["a", "b/c"], [20, 5], ["m", ""], shards).fingerprint,
+        "one lane, one window, drop": _epochs(small, resolve(small, batch=12, seed=17), 3),
+        "lanes, staggered windows, drop": _epochs(small, resolve(small, batch=4, seed=17, window=16, lanes=4), 2),
+        "lanes, windows, pad": _epochs(small, resolve(small, batch=6, partial="pad", seed=17, window=12, lanes=3), 2),
+        "lanes, windows, short": _epochs(small, half_left, 2),
+        "less than a batch, pad": _epochs(small, resolve(small, batch=60, partial="pad", seed=-1), 2),
+        "file order, pad": _epochs(small, resolve(small, batch=16, partial="pad"), 1),
+        "defaults": [asdict(defaults), _large(large, defaults, [(0, 0), (0, 2_733), (1, 40), (10**6, 7)])],
+        "windows by feistel": _large(large, window, [(0, 0), (0, 1), (0, 1_100), (0, 1_562), (3, 2_733), (0, 900)]),
+        "whole epoch by feistel": _large(large, whole, [(0, 0), (0, 1), (2, 2_733)]),
+    }
+
+
+if __name__ == "__main__":
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in compute().items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

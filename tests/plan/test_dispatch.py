@@ -1,0 +1,204 @@
+"""Dispatch: whatever ends, fails or vanishes in whatever order, every step comes once, in order, within the budget."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayingest.plan import events as ev
+from tests.plan.dispatch_world import windowed_steps, world
+
+ROWS, ROW_BYTES = 6, 10
+CHUNK = ROWS * ROW_BYTES
+
+
+def plan(seed: int, steps: int = 12) -> tuple[np.ndarray, list[ev.StepWork]]:
+    """Blocks of different sizes and steps that take their rows from windows of them."""
+    rng = random.Random(seed)
+    sizes = np.array([rng.randint(20, 200) for _ in range(20)])
+    return sizes, windowed_steps(rng, sizes, steps, ROWS, blocks_per_window=5, steps_per_window=4)
+
+
+def assert_all_delivered(delivered: list[tuple[int, list[int]]], steps: int) -> None:
+    assert delivered == [(step, list(range(ROWS))) for step in range(steps)]
+
+
+budgets = st.sampled_from([0, 1, 50, 200, 1000, 1 << 40])
+ANY: dict[str, Any] = {
+    "seed": st.integers(0, 10**6),
+    "spare": budgets,
+    "ahead": st.integers(1, 12),
+    "ready": st.integers(0, 4),
+    "room": st.integers(1, 3),
+    "first_task_rows": st.sampled_from([1, 2, 4, 100]),
+    "read_blocks": st.integers(1, 4),
+}
+
+
+@settings(max_examples=150)
+@given(**ANY)
+def test_every_step_comes_once_in_order_within_any_budget_that_holds_a_block_and_a_batch(seed, spare, **limits):
+    """Exactly once, in order, never over budget, in any order of completions."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, **limits)
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+    assert not w.store
+
+
+@settings(max_examples=150)
+@given(**ANY)
+def test_failures_and_losses_change_nothing(seed, spare, **limits):
+    """Failed tasks, dead workers and lost blocks are done again; the steps are the same."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, max_tries=1000, **limits)
+    w.start(iter(steps))
+    w.run(fail_rate=0.15, loss_rate=0.1)
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 10**6), moves=st.integers(0, 60), spare=budgets)
+def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spare):
+    """What was under way stays charged until it ends, and is never delivered."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, ahead=6)
+    w.start(iter(steps))
+    for _ in range(moves):
+        possible = w.moves()
+        if possible:
+            w.move(*w.rng.choice(possible))
+    others = plan(seed + 1)[1]
+    w.start(iter(others))
+    w.run()
+    assert_all_delivered(w.delivered, len(others))
+    assert w.dispatch.held == 0
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), guess=st.sampled_from([0.1, 1.0, 1000.0]))
+def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
+    """The first sizes may be wrong; what arrives corrects them."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES, expected_row_bytes=guess, max_bytes=int(sizes.max()) + CHUNK)
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), broken=st.integers(0, 19))
+def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
+    """The error stands in the place of exactly the steps that need the block; the others come."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES)
+    w.block_errors = frozenset({broken})
+    w.start(iter(steps))
+    w.run()
+    hurt = {i for i, step in enumerate(steps) if broken in step.block}
+    assert set(w.errors) == hurt
+    assert [step for step, _ in w.delivered] == list(range(len(steps)))
+    assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step not in hurt)
+
+
+def test_too_small_a_budget_is_said_with_the_one_that_would_do():
+    """One byte less than a block and a batch cannot work, and the message names what would."""
+    sizes, steps = plan(3)
+    needed = int(sizes[steps[0].block].max()) + CHUNK
+    w = world(3, sizes, ROW_BYTES, max_bytes=needed - 1)
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is not None
+    assert str(needed - 1) in w.failed.reason
+    assert "or more" in w.failed.reason
+
+
+def test_what_keeps_failing_ends_in_an_error_with_its_cause():
+    """Retries are bounded."""
+    sizes, steps = plan(4)
+    w = world(4, sizes, ROW_BYTES, max_tries=3)
+    w.start(iter(steps))
+    w.run(fail_rate=1.0)
+    assert w.failed is not None
+    assert w.failed.blocks
+    assert w.failed.error is not None
+    assert w.dispatch.counts["retries"] >= 3
+
+
+def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
+    """Promise 5: dropped and read again, and said."""
+    sizes, steps = plan(5)
+    tight = world(5, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK)
+    tight.start(iter(steps))
+    tight.run()
+    assert tight.dispatch.residency.rereads > 0
+    ample = world(5, sizes, ROW_BYTES)
+    ample.start(iter(steps))
+    ample.run()
+    assert ample.dispatch.residency.rereads == 0
+    assert ample.dispatch.counts["blocks_read"] == len({(i // 4, b) for i, s in enumerate(steps) for b in s.block})
+
+
+def test_a_consumer_that_takes_nothing_stops_everything_upstream():
+    """Backpressure: without takers the store stays within the steps ahead."""
+    sizes, steps = plan(6, steps=40)
+    w = world(6, sizes, ROW_BYTES, ahead=4, ready=2, room=2)
+    w.start(iter(steps))
+    while moves := [move for move in w.moves() if move[0] != "take"]:
+        w.move(*moves[0])
+    assert len(w.delivered) == 2
+    assert w.dispatch.backlog.walked == 6
+    assert not w.dispatch.workforce.tasks
+
+
+def test_late_answers_of_a_lost_worker_are_ignored():
+    """A task that was given up and answers all the same changes nothing."""
+    sizes, steps = plan(7)
+    w = world(7, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    task, command = next(iter(w.reading.items()))
+    w.tell_lost = command.worker
+    for other in [t for t, c in w.reading.items() if c.worker == command.worker]:
+        del w.reading[other]
+    w.tell(ev.WorkerLost(command.worker))
+    before = w.dispatch.held
+    w.tell(ev.ReadDone(task, tuple(int(sizes[b]) for b in command.blocks)))
+    assert w.dispatch.held == before
+    w.join("reader")
+    w.run()
+    assert_all_delivered(w.delivered, len(steps))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_small_steps_travel_together_and_large_ones_are_shared(rows):
+    """Tasks are sized by what a row costs, not by steps."""
+    sizes = np.full(4, 50)
+    steps = [ev.StepWork(np.zeros(rows, np.int64), np.full(rows, 40)) for _ in range(40)]
+    w = world(8, sizes, ROW_BYTES, ahead=40, ready=40, room=40, first_task_rows=6)
+    sizes_seen: list[int] = []
+    obey = w._obey
+
+    def watch(command: ev.Command) -> None:
+        if isinstance(command, ev.Decode):
+            sizes_seen.append(len(command.parts))
+        obey(command)
+
+    w._obey = watch
+    w.start(iter(steps))
+    w.run()
+    assert max(sizes_seen) >= 6 // rows
+    big = world(8, sizes, ROW_BYTES, first_task_rows=6)
+    big.start(iter([ev.StepWork(np.zeros(30, np.int64), np.full(30, 1))]))
+    big.run()
+    assert big.dispatch.counts["decodes"] == 5
