@@ -47,6 +47,9 @@ class Limits:
     max_tries: int = 4
 
 
+_WALK_AT_ONCE = 32
+
+
 class Dispatch:
     """One stream's state. `sizes`: int64, expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
 
@@ -197,14 +200,18 @@ class Dispatch:
     # Deeds
 
     def _walk(self) -> None:
-        """Take up the steps that blocks may be fetched for."""
-        while not self.backlog.ended and self.backlog.walked < self.backlog.due + self.limits.ahead:
-            for piece, until in self.backlog.walk():
+        """Take up the steps that blocks may be fetched for: not many at once, and none before it is of use."""
+        backlog = self.backlog
+        most = backlog.walked + _WALK_AT_ONCE
+        while not backlog.ended and backlog.walked < min(most, backlog.due + self.limits.ahead):
+            if backlog.walked > backlog.due + self._decode_ahead() and self.residency.next_wanted() is not None:
+                break
+            for piece, until in backlog.walk():
                 error = self.residency.need(piece, until)
                 if error is not None:
                     piece.state, piece.error = PieceState.DONE, error
-                self.backlog.offer(piece)
-        self._drop_useless(self.residency.expired(self.backlog.walked))
+                backlog.offer(piece)
+        self._drop_useless(self.residency.expired(backlog.walked))
 
     def _deliver(self) -> bool:
         """Hand over the step due, if it is done and there is room."""
@@ -249,12 +256,16 @@ class Dispatch:
         if piece.step == self.backlog.due:
             over = self.held + self.pace.output_bytes(len(piece.rows)) - self.limits.max_bytes
             return self._free(over, piece.key) or not self.workforce.tasks
-        busy = (self.workforce.slots("decoder") + 1) * self.pace.task_rows // max(1, self.backlog.longest)
-        if piece.step > self.backlog.due + max(self.limits.ready, busy):
+        if piece.step > self.backlog.due + self._decode_ahead():
             return False
         later, kept = self._outputs()
         later += self.pace.output_bytes(len(piece.rows))
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
+
+    def _decode_ahead(self) -> int:
+        """Steps behind the one due that may be decoded: enough to keep all decoders busy."""
+        busy = (self.workforce.slots("decoder") + 1) * self.pace.task_rows // max(1, self.backlog.longest)
+        return max(self.limits.ready, busy)
 
     def _outputs(self) -> tuple[int, int]:
         """Bytes of outputs of steps that are not due, and bytes kept for the step due, whatever it has used of them."""

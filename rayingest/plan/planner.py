@@ -52,14 +52,14 @@ class Planner:
         self._pieces: dict[int, tuple[tuple[int, int], int, np.ndarray]] = {}
 
     @property
-    def steps(self) -> int:
+    def steps_per_epoch(self) -> int:
         """Steps of an epoch."""
         return self.order.steps
 
     def picks(self, epoch: int, step: int) -> Picks:
         """The samples of this step; raises IndexError where the epoch has no such step."""
-        if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} of an epoch of {self.steps} steps")
+        if not 0 <= step < self.steps_per_epoch:
+            raise IndexError(f"step {step} of an epoch of {self.steps_per_epoch} steps")
         mine = share(self.order, step, self.rank, self.world_size)
         rows = len(mine)
         if not rows:
@@ -70,7 +70,9 @@ class Planner:
         block, row = sequence.locate(place)
         if self.order.seed is None:
             last_place = place - row + self.manifest.samples[block] - 1
-            until = np.clip(last_place // self.order.batch + 1, step + 1, self.steps)  # a repeat's block may be past
+            until = np.clip(
+                last_place // self.order.batch + 1, step + 1, self.steps_per_epoch
+            )  # a repeat's block may be past
         return Picks(epoch, step, rows, block, row, self.manifest.first_ordinal[block] + row, mine.valid, until)
 
     def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, np.ndarray]:

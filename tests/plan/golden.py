@@ -38,7 +38,7 @@ def _keys() -> dict[str, Any]:
         "largest sorted": _digest(keys.permutation(65_536, 5)),
         "smallest feistel": _digest(keys.permutation(65_537, 5)),
         "feistel": _digest(keys.permutation(200_000, 2**64 - 1)),
-        "far in a feistel": keys.permute([0, 1, 10**12], 10**12 + 1, [3, 4, 5]).tolist(),
+        "far in a feistel": keys.permute(np.array([0, 1, 10**12]), 10**12 + 1, np.array([3, 4, 5])).tolist(),
         "generator": [str(word) for word in keys.generator(17, 1, 0, 10**9, 2).bit_generator.random_raw(3).tolist()],
     }
 
@@ -50,7 +50,7 @@ def _epochs(data: Manifest, order: Order, epochs: int) -> list[list[list[int]]]:
 
 
 def _signed(picks: Picks) -> list[int]:
-    return np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)[: picks.rows].tolist()
+    return [int(ordinal) for ordinal in np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)[: picks.rows]]
 
 
 def _large(data: Manifest, order: Order, at: list[tuple[int, int]]) -> list[Any]:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from rayingest.plan import keys
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -127,6 +131,6 @@ def _padded(lane: list[Row], position: int, steps: int) -> Row:
     return lane[n - 1 - ((position - n) % n)]._replace(valid=False, until=steps)
 
 
-def _permuted(items: list, key: int) -> list:
+def _permuted(items: list[T], key: int) -> list[T]:
     """Entry i of the result is the entry that the keyed bijection sends i to."""
-    return [items[i] for i in keys.permute(list(range(len(items))), len(items), key).tolist()]
+    return [items[i] for i in keys.permute(np.arange(len(items)), len(items), key).tolist()]

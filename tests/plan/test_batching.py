@@ -1,8 +1,10 @@
 """Ranks' slices of the global batch."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
@@ -40,11 +42,12 @@ def test_bounds_tile_the_rows(rows: int, world_size: int) -> None:
     slices = [bounds(rows, rank, world_size) for rank in range(world_size)]
     assert slices[0][0] == 0
     assert slices[-1][1] == rows
-    assert all(a[1] == b[0] for a, b in zip(slices[:-1], slices[1:], strict=True))
+    assert all(a[1] == b[0] for a, b in pairwise(slices))
     sizes = {end - begin for begin, end in slices}
     assert max(sizes) - min(sizes) <= 1
 
 
+@settings(max_examples=60)
 @given(rules(), st.integers(1, 40))
 def test_shares_tile_every_step(case: reference.Rules, world_size: int) -> None:
     """The ranks' shares in a row are the one rank's; columns have their types, positions lie in their lanes."""
@@ -58,17 +61,21 @@ def test_shares_tile_every_step(case: reference.Rules, world_size: int) -> None:
         assert whole.valid.dtype == np.bool_
         assert (np.diff(whole.lane) >= 0).all()
         assert (whole.position < made.lane_samples[whole.lane]).all()
-        assert [len(s) for s in shares] == [e - b for b, e in (bounds(len(whole), r, world_size) for r in range(world_size))]
+        assert [len(s) for s in shares] == [
+            e - b for b, e in (bounds(len(whole), r, world_size) for r in range(world_size))
+        ]
 
 
+@settings(max_examples=60)
 @given(rules())
 def test_a_full_step_takes_the_same_stretch_of_every_lane(case: reference.Rules) -> None:
     """Step s takes positions [s*b, (s+1)*b), every row valid."""
     made = order(case)
     for step in range(made.full_steps):
         mine = share(made, step, 0, 1)
-        assert mine.position.reshape(made.lanes, -1).tolist() == [
-            list(range(step * made.lane_batch, (step + 1) * made.lane_batch))
-        ] * made.lanes
+        assert (
+            mine.position.reshape(made.lanes, -1).tolist()
+            == [list(range(step * made.lane_batch, (step + 1) * made.lane_batch))] * made.lanes
+        )
         assert mine.lane.tolist() == sorted(list(range(made.lanes)) * made.lane_batch)
         assert mine.valid.all()

@@ -15,7 +15,7 @@ def located(data_counts: tuple[int, ...], made: Order, epoch: int) -> list[tuple
     return list(zip(block.tolist(), row.tolist(), strict=True))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(rules(), st.integers(0, 5))
 def test_the_sequence_is_all_samples_by_the_rules(case: reference.Rules, epoch: int) -> None:
     """Every place holds the sample that the rules put there; so each sample has one place."""

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from rayingest.plan import keys
 
 WORDS = st.integers(0, 2**64 - 1)
-SIZES = st.one_of(
-    st.integers(0, 40), st.integers(41, 3_000), st.integers(65_530, 65_560), st.integers(65_561, 300_000)
-)
+SIZES = st.one_of(st.integers(0, 40), st.integers(41, 3_000), st.integers(65_530, 65_560), st.integers(65_561, 300_000))
 
 
 def even(counts: np.ndarray) -> bool:
@@ -18,7 +16,7 @@ def even(counts: np.ndarray) -> bool:
     expected = counts.sum() / counts.size
     chi_square = float(((counts - expected) ** 2).sum() / expected)
     freedom = counts.size - 1
-    return abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
+    return bool(abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5)
 
 
 def test_hashes_are_the_published_generator() -> None:
@@ -85,7 +83,7 @@ def test_permute_broadcasts() -> None:
 @pytest.mark.parametrize("n", [0, 1, 5, 65_536, 65_537, 10**12])
 def test_permute_refuses_what_is_outside(n: int) -> None:
     """An entry below 0, or at n, is an IndexError and not a number."""
-    for outside in (-1, n, [0, n]):
+    for outside in (-1, n, np.array([0, n])):
         with pytest.raises(IndexError, match="outside"):
             keys.permute(outside, n, 3)
 
@@ -102,7 +100,7 @@ def test_permute_reaches_far() -> None:
 def test_all_orders_of_few_are_equally_likely() -> None:
     """The 24 permutations of 4 come up evenly over keys."""
     places = np.zeros(4**4, np.int64)
-    for key in range(6_000):
+    for key in range(4_000):
         places[int(keys.permutation(4, keys.fold("test", key)) @ [64, 16, 4, 1])] += 1
     assert (places > 0).sum() == 24
     assert even(places[places > 0])

@@ -149,7 +149,7 @@ def test_window_of_samples_without_bytes() -> None:
     assert resolve(data, batch=1_000).window_steps == 1_000
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(rules(file_order=False))
 def test_a_lanes_window_is_its_part_rounded_up_to_steps(case: reference.Rules) -> None:
     """V is window/L rounded up to a multiple of b, unless the data ends first."""
@@ -183,7 +183,7 @@ def test_first_windows_are_whole_where_a_window_covers_the_lane() -> None:
     assert resolve(data, batch=2, lanes=2, window=16).first_window_cut.tolist() == [0, 0]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(rules(file_order=False))
 def test_lanes_share_the_sequence(case: reference.Rules) -> None:
     """Lane l owns [floor(l*N/L), floor((l+1)*N/L)): no gap, no overlap, sizes that differ by at most one."""
@@ -193,7 +193,7 @@ def test_lanes_share_the_sequence(case: reference.Rules) -> None:
     assert made.lane_samples.tolist() == [end - begin for begin, end in bounds]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(rules(file_order=False))
 def test_windows_tile_every_lane(case: reference.Rules) -> None:
     """Each step that a lane has samples for lies in the window that the rules give, remainders joined."""
@@ -207,7 +207,7 @@ def test_windows_tile_every_lane(case: reference.Rules) -> None:
             assert got == [nth, *windows[nth]]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(rules(file_order=False))
 def test_windows_begin_and_end_between_steps(case: reference.Rules) -> None:
     """Every window but a lane's last ends at a whole step, and none that has another before it is shorter than one."""
@@ -223,7 +223,7 @@ def test_large_numbers_do_not_overflow() -> None:
     assert made.lane_begin.tolist() == [lane * made.samples // 4_096 for lane in range(4_097)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.integers(1, 64), st.integers(1, 3_000), st.sampled_from([None, 0, 5]))
 def test_defaults_are_always_possible(batch: int, samples: int, seed: int | None) -> None:
     """Whatever the data, the defaults divide the batch and leave no lane without a sample."""

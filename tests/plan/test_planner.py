@@ -1,6 +1,7 @@
 """The planner against the rules, and against what is promised of them."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,14 +32,14 @@ def one_rank(case: Rules, epoch: int) -> list[list[tuple[int, int, bool]]]:
 # The order
 
 
-@settings(max_examples=400)
+@settings(max_examples=240)
 @given(rules(), EPOCHS)
 def test_the_planner_follows_the_rules(case: Rules, epoch: int) -> None:
     """Every step's rows, flags included, are those of the independent implementation."""
     assert one_rank(case, epoch) == expected(case, epoch)
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(rules(file_order=False), EPOCHS)
 def test_the_planner_follows_the_rules_with_large_windows(case: Rules, epoch: int) -> None:
     """Windows that are permuted a piece at a time, beside sorted ones, by limits made small enough to meet both."""
@@ -49,7 +50,7 @@ def test_the_planner_follows_the_rules_with_large_windows(case: Rules, epoch: in
         assert one_rank(case, epoch) == expected(case, epoch)
 
 
-@settings(max_examples=120)
+@settings(max_examples=70)
 @given(rules(), EPOCHS)
 def test_every_world_size_that_divides_sees_the_same_global_batches(case: Rules, epoch: int) -> None:
     """For each divisor of the batch: equal step counts, equal rows a rank but in a short tail, the same batches."""
@@ -64,7 +65,7 @@ def test_every_world_size_that_divides_sees_the_same_global_batches(case: Rules,
             }
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(rules(max_batch=12), EPOCHS, st.integers(2, 16))
 def test_uneven_world_sizes_see_the_same_global_batches(case: Rules, epoch: int, world_size: int) -> None:
     """Ranks differ by at most one row, ranks without any included, and miss or repeat nothing between them."""
@@ -74,7 +75,7 @@ def test_uneven_world_sizes_see_the_same_global_batches(case: Rules, epoch: int,
         picks = [rank.picks(epoch, step) for rank in ranks]
         assert [row for pick in picks for row in rows(pick)] == batch
         bounds = [rank * len(batch) // world_size for rank in range(world_size + 1)]
-        assert [pick.rows for pick in picks] == [b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        assert [pick.rows for pick in picks] == [b - a for a, b in pairwise(bounds)]
 
 
 def test_ordinals_number_the_samples_of_the_manifest() -> None:
@@ -91,7 +92,7 @@ def test_ordinals_number_the_samples_of_the_manifest() -> None:
 # Exactly once, by each policy
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(rules(partials=["drop"]), EPOCHS)
 def test_drop_uses_each_sample_at_most_once(case: Rules, epoch: int) -> None:
     """Full batches only, all rows valid; fewer samples than one batch are left over."""
@@ -103,7 +104,7 @@ def test_drop_uses_each_sample_at_most_once(case: Rules, epoch: int) -> None:
     assert 0 <= case.samples - len(seen) < case.batch
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(rules(partials=["pad", "short"]), EPOCHS)
 def test_pad_and_short_use_each_sample_once_in_a_valid_row(case: Rules, epoch: int) -> None:
     """All of them, none twice."""
@@ -111,7 +112,7 @@ def test_pad_and_short_use_each_sample_once_in_a_valid_row(case: Rules, epoch: i
     assert sorted(valid) == [(block, row) for block, count in enumerate(case.counts) for row in range(count)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(rules(partials=["pad"]), EPOCHS)
 def test_pad_fills_the_last_batch_alone(case: Rules, epoch: int) -> None:
     """Every batch is full; rows that are not valid stand in the last one, and lanes differ by at most one of them."""
@@ -136,7 +137,7 @@ def test_pad_repeats_a_lanes_last_positions_backwards() -> None:
     assert sorted(lanes[:2] + lanes[4:7]) == [0, 1, 2, 3, 4]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(rules(partials=["short"]), EPOCHS)
 def test_short_repeats_nothing(case: Rules, epoch: int) -> None:
     """All rows are valid; the last batch is what is left."""
@@ -146,8 +147,8 @@ def test_short_repeats_nothing(case: Rules, epoch: int) -> None:
     assert len(batches[-1]) == case.samples - case.batch * (case.steps - 1)
 
 
-@settings(max_examples=80)
-@given(rules(partials=["short"]), EPOCHS)
+@settings(max_examples=30)
+@given(rules(partials=["short"], max_batch=12), EPOCHS)
 def test_a_rank_without_rows_is_shown_a_sample(case: Rules, epoch: int) -> None:
     """It takes every step like the others; the sample whose fields its empty batch takes is one of the data."""
     for rank in planners(case, case.batch):
@@ -168,7 +169,7 @@ def test_a_short_tail_leaves_ranks_without_rows() -> None:
 # Windows
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(rules(partials=["short", "pad"], file_order=False), EPOCHS)
 def test_batches_never_straddle_windows(case: Rules, epoch: int) -> None:
     """What the steps of a window take of a lane is that stretch of the sequence, whole, and nothing else."""
@@ -185,7 +186,7 @@ def test_batches_never_straddle_windows(case: Rules, epoch: int) -> None:
             assert case.partial == "short" or taken == stretch
 
 
-@settings(max_examples=150)
+@settings(max_examples=70)
 @given(rules(), EPOCHS)
 def test_until_is_where_a_window_ends(case: Rules, epoch: int) -> None:
     """By the rules; it is always after the step, and at most the epoch's end."""
@@ -196,21 +197,23 @@ def test_until_is_where_a_window_ends(case: Rules, epoch: int) -> None:
         assert all(step < u <= case.steps for u in until)
 
 
-@settings(max_examples=100)
-@given(rules(), EPOCHS, st.integers(1, 5))
+@settings(max_examples=40)
+@given(rules(), EPOCHS, st.integers(1, 4))
 def test_nothing_of_a_window_is_taken_from_until_on(case: Rules, epoch: int, world_size: int) -> None:
-    """No rank takes a valid row of the window again, and someone takes one in the step before."""
-    last: dict[tuple[int, int], int] = {}
-    for step, batch in enumerate(reference.batches(case, epoch)):
-        last |= {(row.lane, row.window): step for row in batch if row.valid}
+    """No rank takes of the window again, and one takes of it in the step before, but where a tail leaves a lane out."""
+    batches, last = reference.batches(case, epoch), dict[tuple[int, int], int]()
+    for step, batch in enumerate(batches):
+        last |= {(row.lane, row.window): step for row in batch if row.valid or case.seed is not None}
     ranks = planners(case, world_size)
-    for step, batch in enumerate(reference.batches(case, epoch)):
+    for step, batch in enumerate(batches):
         picks = [rank.picks(epoch, step) for rank in ranks]
         until = [at for pick in picks for at in pick.until.tolist()[: pick.rows]]
-        assert all(u == last[row.lane, row.window] + 1 for u, row in zip(until, batch, strict=True) if row.valid)
+        for at, row in zip(until, batch, strict=True):
+            late = at - 1 - last[row.lane, row.window]
+            assert late == 0 or not row.valid or (late == 1 and case.partial == "short" and at == case.steps)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(rules(), EPOCHS)
 def test_a_block_is_done_once_all_its_windows_are(case: Rules, epoch: int) -> None:
     """A block is not needed at or after the largest `until` of the windows that hold any of it, but by repeats."""
@@ -225,19 +228,20 @@ def test_a_block_is_done_once_all_its_windows_are(case: Rules, epoch: int) -> No
 # Any position at any time
 
 
-@settings(max_examples=100)
-@given(rules(), st.data())
-def test_every_cursor_resumes(case: Rules, data: st.DataObject) -> None:
+@settings(max_examples=60)
+@given(rules(max_batch=16), st.data())
+def test_every_cursor_resumes(case: Rules, draw: st.DataObject) -> None:
     """A new planner asked first for any step of any epoch gives what one that walked there gives."""
-    world_size = data.draw(st.sampled_from(divisors(case.batch)))
-    rank = data.draw(st.integers(0, world_size - 1))
-    walked = planners(case, world_size)[rank]
+    data, made = manifest(case.counts), order(case)
+    world_size = draw.draw(st.sampled_from(divisors(case.batch)))
+    rank = draw.draw(st.integers(0, world_size - 1))
+    walked = Planner(data, made, rank, world_size)
     for epoch in range(2):
-        for step in range(case.steps):
-            assert same(walked.picks(epoch, step), planners(case, world_size)[rank].picks(epoch, step))
+        for step in range(made.steps):
+            assert same(walked.picks(epoch, step), Planner(data, made, rank, world_size).picks(epoch, step))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(rules(), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**4)), max_size=30), st.booleans())
 def test_jumps_change_nothing(case: Rules, jumps: list[tuple[int, int]], pieces: bool) -> None:
     """One planner asked to and fro, over more epochs than it keeps, gives what new ones give."""
@@ -296,15 +300,15 @@ def test_epochs_and_seeds_have_their_own_batches() -> None:
     assert plain.picks(0, 3).ordinal.tolist() == plain.picks(9, 3).ordinal.tolist() == list(range(30, 40))
 
 
-@pytest.mark.parametrize("counts", [(40,), (20, 20), (7, 33), (1,) * 40])
+@pytest.mark.parametrize("counts", [(40,), (7, 33)])
 def test_every_sample_is_equally_likely_at_every_step(counts: tuple[int, ...]) -> None:
-    """Over 300 epochs, a sample comes up evenly in all 10 steps, one block or many, lanes and windows or not."""
-    for lanes, window in ((1, 40), (1, 8), (2, 16), (4, 40)):
+    """Over 150 epochs, a sample comes up evenly in all 10 steps, with one block or two, one lane or four."""
+    for lanes, window in ((1, 8), (4, 40)):
         (alone,) = planners(Rules(counts, 4, "drop", 5, lanes, window), 1)
-        seen = np.array([[0 in alone.picks(epoch, step).ordinal for step in range(10)] for epoch in range(300)])
+        seen = np.array([[0 in alone.picks(epoch, step).ordinal for step in range(10)] for epoch in range(150)])
         tally = seen.sum(axis=0)
-        assert tally.sum() == 300
-        assert abs(((tally - 30.0) ** 2 / 30).sum() - 9) < 5 * 18**0.5
+        assert tally.sum() == 150
+        assert abs(((tally - 15.0) ** 2 / 15).sum() - 9) < 5 * 18**0.5
 
 
 def test_large_windows_are_planned_alike_by_all_ranks() -> None:

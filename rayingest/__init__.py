@@ -1,0 +1,58 @@
+"""Deterministic, resumable data ingestion for PyTorch training, read and decoded by Ray actors.
+
+Importing this loads neither Ray nor torch; they come with the first loader that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rayingest.errors import ConfigError, DataError, IngestError, StateError, WorkerError
+
+if TYPE_CHECKING:
+    from rayingest.cluster.pool import Pool
+    from rayingest.config import load_config
+    from rayingest.dataset import Dataset, read_json, read_parquet, read_webdataset
+    from rayingest.trainer.loader import Loader
+    from rayingest.transforms import images
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Dataset": "rayingest.dataset",
+    "Loader": "rayingest.trainer.loader",
+    "Pool": "rayingest.cluster.pool",
+    "load_config": "rayingest.config",
+    "read_json": "rayingest.dataset",
+    "read_parquet": "rayingest.dataset",
+    "read_webdataset": "rayingest.dataset",
+}
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "Dataset",
+    "IngestError",
+    "Loader",
+    "Pool",
+    "StateError",
+    "WorkerError",
+    "images",
+    "load_config",
+    "read_json",
+    "read_parquet",
+    "read_webdataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "images":
+        return importlib.import_module("rayingest.transforms.images")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'rayingest' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "images", *_HOMES]

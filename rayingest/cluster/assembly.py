@@ -1,0 +1,47 @@
+"""From the parts that decoders made to one batch in one buffer: the only copy of the data in the training process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from rayingest.plan.planner import Picks
+from rayingest.plan.protocols import Batch, BufferPool, Columns
+from rayingest.stream import Stream
+from rayingest.transforms.collate import assemble, promote
+
+Part = tuple[np.ndarray, Any]
+"""Numbers of some of a step's rows, and what a decoder made of them."""
+
+
+def assemble_batch(stream: Stream, picks: Picks, parts: Sequence[Part], buffers: BufferPool) -> Batch:
+    """The batch of a step, from parts that are columns, or lists of samples that the user's collate still awaits."""
+    if isinstance(parts[0][1], list):
+        parts = [_collate_all(stream, parts)]
+    total = len(picks.block)
+    buffer = buffers.lease(sum(_array_bytes(columns, total) for columns in _by_field(parts)))
+    columns = assemble(parts, total, buffer.array)
+    return Batch(picks.epoch, picks.step, stream.complete(picks, columns), buffer)
+
+
+def _collate_all(stream: Stream, parts: Sequence[Part]) -> Part:
+    samples = {row: sample for rows, some in parts for row, sample in zip(rows.tolist(), some, strict=True)}
+    in_order = [samples[row] for row in sorted(samples)]
+    return np.arange(len(in_order)), stream.work.pipeline.finish(in_order)
+
+
+def _by_field(parts: Sequence[Part]) -> list[list[Any]]:
+    """For each field that is an array, the arrays of all parts."""
+    columns: list[Columns] = [columns for _, columns in parts]
+    fields = ([part[name] for part in columns if isinstance(part.get(name), np.ndarray)] for name in columns[0])
+    return [arrays for arrays in fields if arrays]
+
+
+def _array_bytes(arrays: Sequence[np.ndarray], rows: int) -> int:
+    """Bytes of the array that holds these arrays' rows, the narrow ones padded to the widest."""
+    row = [max(lengths) for lengths in zip(*(array.shape[1:] for array in arrays), strict=True)]
+    return rows * math.prod(row) * reduce(promote, (array.dtype for array in arrays)).itemsize

@@ -1,0 +1,236 @@
+"""The pool: the reader and decoder actors of one process, shared by as many loaders as it has.
+
+Owns the actors' lives: asking for CPUs, naming, replacing what dies, ending all. What they work on is the feeders'
+business. A node's decoders and the reader beside them form a cell, so that raw blocks stay where they are decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+import uuid
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rayingest.cluster.decoder import Decoder
+from rayingest.cluster.reader import THREADS, Reader
+from rayingest.errors import ConfigError, IngestError, WorkerError
+
+Role = Literal["reader", "decoder"]
+
+DECODER_SLOTS = 2
+"""Tasks a decoder has at a time: one to do, one to begin with at once."""
+MAX_DEATHS_A_MINUTE = 30
+
+_log = logging.getLogger("rayingest")
+_pools = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One actor of a pool."""
+
+    name: str
+    role: Role
+    actor: Any
+
+    @property
+    def slots(self) -> int:
+        return THREADS if self.role == "reader" else DECODER_SLOTS
+
+
+class Subscriber(Protocol):
+    """Who wants to know about the pool's members. Called from any thread; must return at once."""
+
+    def joined(self, member: Member) -> None:
+        """The member runs."""
+
+    def lost(self, member: Member) -> None:
+        """The member is gone."""
+
+    def failed(self, error: IngestError) -> None:
+        """The pool cannot go on."""
+
+
+class Pool:
+    """`workers` decoders (1 CPU each), and a reader on each of their nodes, shared by several loaders of a process.
+
+    Actors are asked for when the first loader opens the pool. Where the cluster has fewer CPUs than all ranks ask for
+    together, they are asked for one by one, so that no rank takes another's first. Use it as a context manager, or
+    `close` it.
+    """
+
+    def __init__(self, workers: int = 2, *, start_timeout: float = 60.0) -> None:
+        if workers < 1:
+            raise ConfigError(
+                f"Pool(workers={workers}): a pool has at least 1 decoder; for none, use loader(workers=0)"
+            )
+        self.workers, self.start_timeout = workers, start_timeout
+        self._lock = threading.RLock()
+        self._members: dict[str, Member] = {}
+        self._pending: dict[str, Member] = {}
+        self._reader_nodes: dict[str, str] = {}
+        self._subscribers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._numbers = {"reader": itertools.count(), "decoder": itertools.count()}
+        self._deaths: list[float] = []
+        self._prefix = ""
+        self._opened = 0.0
+        self._one_by_one = False
+        self._closed = False
+        self._told = False
+        # Ray answers on a thread of its own, which must not call Ray in turn.
+        self._clerk = ThreadPoolExecutor(1, "rayingest-pool")
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def open(self, rank: int, world_size: int) -> None:
+        """Ask for the actors, if that has not been done."""
+        with self._lock:
+            if self._closed:
+                raise ConfigError("this pool is closed; make a new one")
+            if self._prefix:
+                return
+            job = ray.get_runtime_context().get_job_id()
+            self._prefix = f"rayingest:{job}:rank{rank}:pool{next(_pools)}-{uuid.uuid4().hex[:4]}"
+            self._opened = time.monotonic()
+            cpus = int(ray.cluster_resources().get("CPU", 0))
+            self._one_by_one = cpus < self.workers * world_size
+            if self._one_by_one:
+                _log.warning(
+                    "%d rank(s) ask for %d decoders of 1 CPU each, the cluster has %d CPUs: "
+                    "going on with as many as there are, and taking more as they come",
+                    world_size,
+                    self.workers,
+                    cpus,
+                )
+            self._ask()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Tell about members that run, and from now on about all that changes."""
+        with self._lock:
+            self._subscribers.add(subscriber)
+            for member in self._members.values():
+                subscriber.joined(member)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Tell no more."""
+        with self._lock:
+            self._subscribers.discard(subscriber)
+
+    @property
+    def members(self) -> list[Member]:
+        """The actors that run."""
+        with self._lock:
+            return list(self._members.values())
+
+    def check_started(self) -> None:
+        """Raises WorkerError where no decoder could be had in `start_timeout` seconds; tells of fewer once."""
+        with self._lock:
+            running = sum(member.role == "decoder" for member in self._members.values())
+            waited = time.monotonic() - self._opened
+            if running == self.workers or waited < self.start_timeout or self._told:
+                return
+            if not running and not self._deaths:
+                free = ray.available_resources().get("CPU", 0)
+                raise WorkerError(
+                    f"no CPU for a decoder in {waited:.0f} s: {self.workers} asked for, the cluster has "
+                    f"{ray.cluster_resources().get('CPU', 0):g} CPUs, {free:g} of them free; "
+                    "free some, add nodes, or take workers=0 to decode in the training process"
+                )
+            self._told = True
+            _log.warning("going on with %d of %d decoders; the others come as CPUs do", running, self.workers)
+
+    def report_dead(self, member: Member) -> None:
+        """Somebody found the member dead or out of reach: it is given up and replaced."""
+        with self._lock:
+            if self._closed or self._members.pop(member.name, None) is None:
+                return
+            now = time.monotonic()
+            self._deaths = [then for then in self._deaths if now - then < 60] + [now]
+            _end(member)
+            for subscriber in list(self._subscribers):
+                subscriber.lost(member)
+            if len(self._deaths) > MAX_DEATHS_A_MINUTE:
+                error = WorkerError(f"{len(self._deaths)} workers died within a minute, lastly {member.name}")
+                for subscriber in list(self._subscribers):
+                    subscriber.failed(error)
+                return
+            node = next((node for node, name in self._reader_nodes.items() if name == member.name), None)
+            if node is not None:
+                del self._reader_nodes[node]
+                self._add_reader(node)
+            self._ask()
+
+    def close(self) -> None:
+        """End all actors. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            members = [*self._members.values(), *self._pending.values()]
+            self._members.clear()
+            self._pending.clear()
+        self._clerk.shutdown(wait=False, cancel_futures=True)
+        for member in members:
+            _end(member)
+
+    def _ask(self) -> None:
+        """Ask for the decoders that are lacking."""
+        have = [m for m in (*self._members.values(), *self._pending.values()) if m.role == "decoder"]
+        lacking = self.workers - len(have)
+        if self._one_by_one:
+            lacking = min(lacking, 0 if any(m.role == "decoder" for m in self._pending.values()) else 1)
+        for _ in range(lacking):
+            self._add("decoder", Decoder, num_cpus=1, allow_out_of_order_execution=True)
+
+    def _add_reader(self, node: str) -> None:
+        strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=True)
+        name = self._add("reader", Reader, num_cpus=0, max_concurrency=THREADS, scheduling_strategy=strategy)
+        self._reader_nodes[node] = name
+
+    def _add(self, role: Role, actor: type, **options: Any) -> str:
+        name = f"{self._prefix}:{role}{next(self._numbers[role])}"
+        member = Member(name, role, ray.remote(actor).options(name=name, **options).remote())
+        self._pending[name] = member
+        member.actor.node.remote().future().add_done_callback(partial(self._hear_from, member))
+        return name
+
+    def _hear_from(self, member: Member, future: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._clerk.submit(self._arrived, member, future)
+
+    def _arrived(self, member: Member, future: Any) -> None:
+        """A new actor answered with its node, or did not start."""
+        error = future.exception()
+        with self._lock:
+            if self._closed or self._pending.pop(member.name, None) is None:
+                return
+            self._members[member.name] = member
+            if error is not None:
+                _log.warning("%s did not start: %s", member.name, error)
+                self.report_dead(member)
+                return
+            for subscriber in list(self._subscribers):
+                subscriber.joined(member)
+            if member.role == "decoder":
+                if future.result() not in self._reader_nodes:
+                    self._add_reader(future.result())
+                self._ask()
+
+
+def _end(member: Member) -> None:
+    if ray.is_initialized():
+        ray.kill(member.actor)

@@ -1,0 +1,99 @@
+"""Being connected to a Ray cluster: the one that is there, or a local one started for it.
+
+Under a launcher such as torchrun several ranks of a node arrive at once: the first of them starts the cluster, the
+others attach to it. Owns nothing of what runs there.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import filelock
+import ray
+
+from rayingest.errors import ConfigError, WorkerError
+
+_LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+_POLL_SECONDS = 0.05
+
+_log = logging.getLogger("rayingest")
+
+
+def connect(start_timeout: float) -> None:
+    """Connect this process to Ray unless it is. ConfigError for a Ray Client address, WorkerError on time-out."""
+    if ray.is_initialized():
+        if ray.util.client.ray.is_connected():
+            raise ConfigError(_no_client("this process's connection"))
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise ConfigError(_no_client(f"RAY_ADDRESS={address}"))
+    if address or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < 2:
+        _init(address or None)
+        return
+    _connect_together(start_timeout)
+
+
+def _no_client(what: str) -> str:
+    return (
+        f"{what} is a Ray Client address: blocks would travel through the client's connection, not through shared "
+        "memory; run the script on a node of the cluster, for example with `ray job submit`"
+    )
+
+
+def _init(address: str | None) -> None:
+    ray.init(address=address, log_to_driver=True, logging_level="warning")
+
+
+def _connect_together(start_timeout: float) -> None:
+    """Ranks of one launch on one node: whoever is first starts a cluster and leaves its address for the others."""
+    launch = json.dumps([os.environ.get(key, "") for key in _LAUNCH_KEYS])
+    name = hashlib.blake2b(launch.encode(), digest_size=8).hexdigest()
+    folder = Path(tempfile.gettempdir()) / f"rayingest-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    note = folder / f"launch-{name}.json"
+    deadline = time.monotonic() + start_timeout
+    with filelock.FileLock(str(note) + ".lock", timeout=start_timeout):
+        found = _read_note(note)
+        if found is None:
+            _init("local")
+            note.write_text(json.dumps({"address": ray.get_runtime_context().gcs_address, "pid": os.getpid()}))
+            return
+    while True:
+        try:
+            _init(found)
+        except ConnectionError as error:
+            if time.monotonic() > deadline:
+                raise WorkerError(f"no Ray cluster answers at {found} after {start_timeout:g} s: {error}") from error
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+
+
+def _read_note(note: Path) -> str | None:
+    """The address that a living process left there."""
+    try:
+        left = json.loads(note.read_text())
+        os.kill(left["pid"], 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return str(left["address"])
+
+
+def store_bytes() -> int:
+    """Size of the object store of this process's node, in bytes."""
+    here = ray.get_runtime_context().get_node_id()
+    sizes = (node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here)
+    return int(next(sizes, 0))
+
+
+def nodes() -> int:
+    """Nodes that are alive."""
+    return sum(node["Alive"] for node in ray.nodes())

@@ -1,0 +1,216 @@
+"""The public face: a `Dataset` says what to read, what to do with each sample, in which order, in batches of what size.
+
+Immutable and picklable: every method returns a new one. It owns no state and no processes; `loader` makes those.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rayingest.errors import ConfigError
+from rayingest.formats import get_format
+from rayingest.plan.manifest import Manifest
+from rayingest.plan.order import PARTIALS, Order
+from rayingest.storage.files import Storage
+from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.urls import list_shards
+from rayingest.stream import Work
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+
+BLOCK_BYTES = 2 << 20
+
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """How samples are mixed; None stands for the defaults that the data suggests."""
+
+    seed: int
+    window: int | None
+    lanes: int | None
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How samples are put together; `size` counts all ranks' rows of a step."""
+
+    size: int
+    partial: str
+    collate: Callable[[list[dict[str, Any]]], Any] | None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A description of data and of what to do with it. Made by `read_webdataset`, `read_parquet` or `read_json`."""
+
+    format_name: str
+    urls: str | tuple[str, ...]
+    index: str | None = None
+    block_bytes: int = BLOCK_BYTES
+    strict: bool = True
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+    shuffling: Shuffle | None = None
+    batching: Batching | None = None
+
+    def select(self, **new: str) -> Dataset:
+        """Keep only these fields, renamed: `select(image="jpg")` calls the field `jpg` `image`. Others are not read."""
+        return self._with(Select(new))
+
+    def decode(self, **fields: Callable[..., Any]) -> Dataset:
+        """Decode these fields with these functions, `fn(value)` or `fn(value, rng)`; the rest by extension or type."""
+        return self._with(Decode(fields))
+
+    def map(self, fn: Callable[..., Any]) -> Dataset:
+        """Put `fn(sample)` or `fn(sample, rng)`, a dict of fields, in each sample's place.
+
+        A class is set up once per worker and then called. `rng` is a numpy Generator of the sample's own, the same in
+        every run with the same seed, wherever the sample is decoded.
+        """
+        return self._with(Map(fn))
+
+    def map_batches(self, fn: Callable[..., Any]) -> Dataset:
+        """Put `fn(columns)`, a dict of equally long columns, in the place of several samples at a time.
+
+        How many come together is not promised, so every row must be treated by itself. With a second parameter, `rng`,
+        it also gets one generator a row.
+        """
+        return self._with(MapBatches(fn))
+
+    def shuffle(self, seed: int = 0, window: int | None = None, lanes: int | None = None) -> Dataset:
+        """Mix the samples, anew in every epoch.
+
+        Args:
+            seed: a whole number; the order is a function of it, of the epoch and of the data alone.
+            window: how many samples, all ranks counted, are mixed together; shards and blocks are shuffled as wholes
+                too. Default: 512 MiB of raw samples, at least 16 batches.
+            lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
+        """
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ConfigError(f"seed={seed!r}: a whole number")
+        return replace(self, shuffling=Shuffle(seed, window, lanes))
+
+    def batch(
+        self, size: int, *, partial: str = "drop", collate: Callable[[list[dict[str, Any]]], Any] | None = None
+    ) -> Dataset:
+        """Take `size` samples a step, all ranks together.
+
+        Args:
+            size: the global batch; each rank gets its slice of it.
+            partial: what to do with the samples left at the end: "drop" them, "pad" the batch with repeats flagged by
+                `__valid__`, or give a "short" batch.
+            collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
+                dict of arrays or lists with the rows as first axis.
+        """
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigError(f"batch({size!r}): a global batch is a whole number of samples, 1 or more")
+        if partial not in PARTIALS:
+            raise ConfigError(f"partial={partial!r}: choose one of {', '.join(map(repr, PARTIALS))}")
+        return replace(self, batching=Batching(size, partial, collate))
+
+    def loader(self, **options: Any) -> Any:
+        """One rank's `Loader` of this data; see `rayingest.loading.make_loader` for its options."""
+        from rayingest.loading import make_loader
+
+        return make_loader(self, **options)
+
+    @property
+    def work(self) -> Work:
+        """What workers must know of this."""
+        seed = self.shuffling.seed if self.shuffling else 0
+        collate = self.batching.collate if self.batching else None
+        pipeline = Pipeline(self.stages, seed, collate)
+        return Work(self.format_name, Storage(self.storage_options), pipeline, self.strict, self.options)
+
+    def index_cache(self) -> IndexCache:
+        """The data's shards as they are now, and the place where their index is kept."""
+        storage = Storage(self.storage_options)
+        suffixes = get_format(self.format_name).suffixes
+        urls = self.urls if isinstance(self.urls, str) else list(self.urls)
+        listing = list_shards(urls, suffixes=suffixes, storage=storage)
+        return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
+
+    def order(self, manifest: Manifest) -> Order:
+        """The order's parameters for this data. Raises ConfigError."""
+        if self.batching is None:
+            raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+        how = {} if self.shuffling is None else vars(self.shuffling)
+        return Order.resolve(manifest, batch=self.batching.size, partial=self.batching.partial, **how)
+
+    def _with(self, stage: Stage) -> Dataset:
+        made = replace(self, stages=(*self.stages, stage))
+        Pipeline(made.stages, 0)  # refuses at once what cannot work
+        return made
+
+
+def read_webdataset(
+    urls: Urls,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+    strict: bool = True,
+    max_expansion: int | None = None,
+) -> Dataset:
+    """Samples in WebDataset tar shards (.tar, .tar.gz, .tgz): files with one key, one field per extension.
+
+    Args:
+        urls: a path, folder, glob, brace range (`train-{000000..001023}.tar`), any URL that fsspec opens, or a list.
+        index: where to keep the index, a file or a folder; default: the user's cache folder.
+        block_bytes: how much to fetch at a time.
+        storage_options: for fsspec; never stored.
+        strict: refuse tars without an end marker or with data behind it.
+        max_expansion: refuse compressed shards that grow by more than this factor.
+    """
+    return _read("webdataset", urls, index, block_bytes, storage_options, strict, max_expansion=max_expansion)
+
+
+def read_parquet(
+    urls: Urls,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Rows of Parquet files; a block is a row group. Arguments as of `read_webdataset`."""
+    return _read("parquet", urls, index, block_bytes, storage_options, True)
+
+
+def read_json(
+    urls: Urls,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+    max_expansion: int | None = None,
+) -> Dataset:
+    """Objects of JSON Lines files (.jsonl, .ndjson, .json, plain or .gz or .zst). Arguments as of `read_webdataset`."""
+    return _read("json_lines", urls, index, block_bytes, storage_options, True, max_expansion=max_expansion)
+
+
+def _read(
+    format_name: str,
+    urls: Urls,
+    index: str | os.PathLike[str] | None,
+    block_bytes: int,
+    storage_options: Mapping[str, Any] | None,
+    strict: bool,
+    **options: Any,
+) -> Dataset:
+    if block_bytes < 1:
+        raise ConfigError(f"block_bytes={block_bytes}: at least 1")
+    return Dataset(
+        format_name,
+        os.fspath(urls) if isinstance(urls, (str, os.PathLike)) else tuple(os.fspath(url) for url in urls),
+        None if index is None else os.fspath(index),
+        block_bytes,
+        strict,
+        dict(storage_options or {}),
+        {name: value for name, value in options.items() if value is not None},
+    )

@@ -1,0 +1,21 @@
+"""The formats of shards, one file each: how a shard is cut into blocks, and how blocks become Arrow tables."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from rayingest.errors import ConfigError
+from rayingest.formats.protocol import Format
+
+__all__ = ["FORMATS", "Format", "get_format"]
+
+FORMATS = ("json_lines", "parquet", "webdataset")
+"""Names of formats; each is the module in this package whose `FORMAT` it is."""
+
+
+def get_format(name: str) -> Format:
+    """The format of this name; ConfigError when there is none."""
+    if name not in FORMATS:
+        raise ConfigError(f"unknown format {name!r}; there are {', '.join(FORMATS)}")
+    return cast(Format, importlib.import_module(f"rayingest.formats.{name}").FORMAT)

@@ -1,0 +1,91 @@
+"""Whole files compressed with gzip or Zstandard, as a run of chunks that is complete or an error.
+
+A cut file never passes as a short one, and a small file that grows without end is refused: gzip is RFC 1952, Zstandard
+RFC 8878; several members or frames in a row are one run, as both allow.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import zstandard
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.formats.protocol import Options
+from rayingest.storage.files import Storage
+from rayingest.storage.listing import within_url
+from rayingest.storage.redact import redact
+
+EXPANSION = "max_expansion"
+"""The option: how many times its compressed size a shard may grow to."""
+
+_DEFAULT_EXPANSION = 200
+_ALWAYS_ALLOWED = 256 << 20
+_CHUNK = 1 << 20
+# Four bytes of Zstandard can stand for 128 KiB, so input goes in by little steps that keep the output bounded.
+_ZSTD_STEP = 4 << 10
+
+
+def compression_of(url: str) -> str | None:
+    """ "gz", "zst" or None, by the end of the name."""
+    name = within_url(url).lower()
+    if name.endswith((".gz", ".tgz")):
+        return "gz"
+    return "zst" if name.endswith(".zst") else None
+
+
+def decompressed(storage: Storage, url: str, size: int, options: Options) -> Iterator[bytes]:
+    """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole."""
+    storage.check_size(url, size)
+    shard, limit = redact(url), max(_ALWAYS_ALLOWED, size * _expansion(options))
+    if size == 0:
+        raise DataError("a compressed file of 0 bytes is cut off", shard=shard, offset=0)
+    chunks = _gunzipped if compression_of(url) == "gz" else _unzstd
+    total = 0
+    with storage.reading(url), storage.open(url) as file:
+        try:
+            for chunk in chunks(file):
+                total += len(chunk)
+                if total > limit:
+                    raise DataError(
+                        f"{size} compressed bytes grew to more than {limit}; if that is meant, raise {EXPANSION}",
+                        shard=shard,
+                    )
+                yield chunk
+        except EOFError as error:
+            raise DataError(f"the compressed file is cut off: {error}", shard=shard, offset=size) from error
+        except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+            raise DataError(f"damaged compressed data: {error}", shard=shard, offset=file.tell()) from error
+
+
+def _expansion(options: Options) -> int:
+    value = options.get(EXPANSION, _DEFAULT_EXPANSION)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{EXPANSION}={value!r}: a whole number of at least 1 is needed")
+    return value
+
+
+def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file, mode="rb") as source:
+        while chunk := source.read(_CHUNK):
+            yield chunk
+
+
+def _unzstd(file: BinaryIO) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor()
+    frame = decompressor.decompressobj()
+    begun = False
+    while data := file.read(_ZSTD_STEP):
+        while data:
+            chunk = frame.decompress(data)
+            begun, data = True, b""
+            if chunk:
+                yield chunk
+            if frame.eof:
+                data, begun = frame.unused_data, False
+                frame = decompressor.decompressobj()
+    if begun:
+        raise EOFError("the file ends inside a Zstandard frame")

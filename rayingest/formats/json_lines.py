@@ -1,0 +1,146 @@
+"""JSON Lines (https://jsonlines.org): one sample a line, lines of white space left out.
+
+Owns where lines begin and end, and nothing of JSON: a line that is no valid JSON is found when it is decoded. Blocks of
+plain files are byte ranges between lines; a `.gz` or `.zst` file is one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import DataError
+from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.protocol import OFFSET, Block, Options, binary_column, check_samples, raw_table
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.redact import redact
+
+LINE = "__json__"
+
+_CHUNK = 4 << 20
+_SPACE = np.isin(np.arange(256), list(b" \t\r\n\v\f"))
+_PLAIN = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """JSON Lines shards, plain or compressed as a whole with gzip or Zstandard."""
+
+    name: str = "json_lines"
+    suffixes: tuple[str, ...] = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
+    option_names: tuple[str, ...] = (EXPANSION,)
+
+    def index(
+        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
+    ) -> ShardBlocks:
+        finder = _LineFinder()
+        if compression_of(url):
+            samples = nbytes = 0
+            for chunk in decompressed(storage, url, size, options):
+                samples += len(finder.feed(chunk)[0])
+                nbytes += len(chunk)
+            return single_block(size, samples + len(finder.finish()[0]), nbytes)
+        storage.check_size(url, size)
+        builder = BlockBuilder(block_bytes)
+        with storage.open(url) as file:
+            while chunk := file.read(_CHUNK):
+                begins, ends = finder.feed(chunk)
+                builder.extend(begins, ends, ends - begins)
+        begins, ends = finder.finish()
+        builder.extend(begins, ends, ends - begins)
+        return builder.finish()
+
+    def read(
+        self,
+        storage: Storage,
+        url: str,
+        blocks: Sequence[Block],
+        size: int,
+        columns: tuple[str, ...] | None,
+        strict: bool,
+        options: Options,
+    ) -> list[pa.Table]:
+        """Columns `__json__` (binary: the line without its end) and `__offset__`: the byte at which the line begins,
+        in a compressed file the line's number from 0, blank lines counted. Lines come whole whatever `columns` says.
+        """
+        if compression_of(url):
+            return [_compressed_table(storage, url, block, size, options) for block in blocks]
+        pieces = storage.read_ranges(url, [(begin, end) for begin, end, _ in blocks], size)
+        tables = []
+        for block, piece in zip(blocks, pieces, strict=True):
+            if block[1] != size and not piece.endswith(b"\n"):
+                raise DataError(
+                    "the shard changed since it was indexed: no line ends here", shard=redact(url), offset=block[1]
+                )
+            tables.append(_table(piece.split(b"\n"), block, url, block[0]))
+        return tables
+
+
+FORMAT = JsonLines()
+
+
+def _compressed_table(storage: Storage, url: str, block: Block, size: int, options: Options) -> pa.Table:
+    lines = list(_lines(decompressed(storage, url, size, options)))
+    return _table(lines, block, url, None)
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a stream, without their ends."""
+    parts: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for line in others:
+            yield b"".join(parts)
+            parts = [line]
+    yield b"".join(parts)
+
+
+def _table(lines: Sequence[bytes], block: Block, url: str, begin: int | None) -> pa.Table:
+    """The lines that are samples. `begin`: the byte at which the first line stands, None to number lines instead."""
+    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
+    offsets = np.arange(len(lines)) if begin is None else begin + np.cumsum(lengths + 1) - lengths - 1
+    kept = [i for i, line in enumerate(lines) if line and not line.isspace()]
+    samples = [lines[i].removesuffix(b"\r") for i in kept]
+    check_samples(block, len(samples), redact(url))
+    sizes = np.fromiter(map(len, samples), np.int64, len(samples))
+    return raw_table({LINE: binary_column(samples, sizes), OFFSET: pa.array(offsets[kept], pa.int64())}, url)
+
+
+class _LineFinder:
+    """Finds the lines that are samples in chunks of a file, without holding any of it."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._begin = 0
+        self._blank = True  # whether all seen so far of the unfinished line is white space
+
+    def feed(self, chunk: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """The lines that end in this chunk: int64 arrays of where they begin, and end with their line end."""
+        data = np.frombuffer(chunk, np.uint8)
+        ends = np.flatnonzero(data == ord("\n")) + 1
+        if not len(ends):
+            self._blank = self._blank and not chunk.strip()
+            self._at += len(chunk)
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        begins = np.concatenate([[0], ends[:-1]])
+        kept = ~_SPACE[data[begins]]
+        for i in np.flatnonzero(~kept):
+            kept[i] = bool(chunk[begins[i] : ends[i]].strip())
+        kept[0] = kept[0] or not self._blank
+        begins, ends = begins + self._at, ends + self._at
+        begins[0] = self._begin
+        self._begin, self._blank = int(ends[-1]), not chunk[ends[-1] - self._at :].strip()
+        self._at += len(chunk)
+        return begins[kept], ends[kept]
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """The last line, if it is a sample and has no line end; in the form of `feed`."""
+        last = [] if self._blank else [(self._begin, self._at)]
+        begins, ends = np.array(last, np.int64).reshape(-1, 2).T
+        return begins, ends

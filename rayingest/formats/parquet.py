@@ -1,0 +1,112 @@
+"""Parquet: a block is a run of row groups, and its table holds the file's columns as they are.
+
+Owns no decoding: pyarrow reads the format (https://parquet.apache.org/docs/file-format/). Row groups without rows are
+left out of the index; checksums of pages are verified where the file has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.formats.protocol import OFFSET, Block, Options, check_samples
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.redact import redact
+
+# What one value takes in memory, at least; of byte arrays the offset, their bytes counting apart.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """Parquet shards."""
+
+    name: str = "parquet"
+    suffixes: tuple[str, ...] = (".parquet", ".pq")
+    option_names: tuple[str, ...] = ()
+
+    def index(
+        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
+    ) -> ShardBlocks:
+        """One block per row group whatever `block_bytes`: a part of one cannot be read alone."""
+        with _opened(storage, url, size) as file:
+            groups = [(i, file.metadata.row_group(i)) for i in range(file.metadata.num_row_groups)]
+        found = [(i, i + 1, group.num_rows, _memory(group)) for i, group in groups if group.num_rows]
+        return ShardBlocks(*np.array(found, np.int64).reshape(-1, 4).T)
+
+    def read(
+        self,
+        storage: Storage,
+        url: str,
+        blocks: Sequence[Block],
+        size: int,
+        columns: tuple[str, ...] | None,
+        strict: bool,
+        options: Options,
+    ) -> list[pa.Table]:
+        """The file's columns, or those asked for in that order, and `__offset__`: the row's number in the file."""
+        with _opened(storage, url, size) as file:
+            names = _check_columns(file.schema_arrow.names, columns, redact(url))
+            rows = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+            first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+            return [_table(file, block, names, first_row, url) for block in blocks]
+
+
+FORMAT = Parquet()
+
+
+def _table(
+    file: pq.ParquetFile, block: Block, names: tuple[str, ...] | None, first_row: np.ndarray, url: str
+) -> pa.Table:
+    begin, end, _ = block
+    if end >= len(first_row):
+        raise DataError(
+            f"the shard changed since it was indexed: it has {len(first_row) - 1} row groups, not {end} or more",
+            shard=redact(url),
+            offset=begin,
+        )
+    check_samples(block, int(first_row[end] - first_row[begin]), redact(url))
+    selected = None if names is None else list(names)
+    table = file.read_row_groups(list(range(begin, end)), columns=selected, use_threads=False)
+    table = table if selected is None else table.select(selected)
+    offsets = pa.array(np.arange(first_row[begin], first_row[end], dtype=np.int64))
+    metadata = {**(table.schema.metadata or {}), b"shard": redact(url).encode()}
+    return table.append_column(OFFSET, offsets).replace_schema_metadata(metadata)
+
+
+@contextmanager
+def _opened(storage: Storage, url: str, size: int) -> Iterator[pq.ParquetFile]:
+    shard = redact(url)
+    storage.check_size(url, size)
+    # pyarrow fetches the ranges it needs; a buffer of ours would fetch what lies between them.
+    with storage.reading(url), storage.open(url, buffer=0) as source:
+        try:
+            yield pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"damaged Parquet file: {error}", shard=shard) from error
+
+
+def _check_columns(there: Sequence[str], columns: tuple[str, ...] | None, shard: str) -> tuple[str, ...] | None:
+    if OFFSET in there:
+        raise ConfigError(f"{shard}: a column may not be called {OFFSET!r}")
+    unknown = [name for name in columns or () if name not in there and name != OFFSET]
+    if unknown:
+        raise ConfigError(f"{shard}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}")
+    return None if columns is None else tuple(name for name in columns if name != OFFSET)
+
+
+def _memory(group: pq.RowGroupMetaData) -> int:
+    """Bytes the row group takes decoded, as far as its metadata tell: dictionaries and runs make the file smaller."""
+    total = 0
+    for i in range(group.num_columns):
+        column = group.column(i)
+        width = _WIDTHS.get(column.physical_type, 1)
+        total += max(column.total_uncompressed_size, column.num_values * width)
+    return total

@@ -1,0 +1,199 @@
+"""The tar format: bytes in, members out. Pure apart from asking its source for bytes.
+
+POSIX ustar and pax (IEEE Std 1003.1, `pax`, "Interchange Formats") and the GNU extensions for long names. It refuses
+what it cannot read whole: sparse and multi-volume members, unknown types, and headers whose checksum does not hold.
+What is a sample is none of its business.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from rayingest.errors import DataError
+
+BLOCK = 512
+_ZERO = bytes(BLOCK)
+_REGULAR = b"0\x007"
+_WITHOUT_DATA = b"123456V"
+_MAX_EXTENSION = 16 << 20
+_PAX_RECORD = re.compile(rb"([0-9]+) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry. `offset` is its first header, extension headers included; its bytes are [data, data + size)."""
+
+    name: str
+    offset: int
+    data: int
+    size: int
+    regular: bool
+
+    @property
+    def end(self) -> int:
+        """Where the next header stands."""
+        return self.data + _padded(self.size)
+
+
+class Source(Protocol):
+    """Where a tar's bytes come from. `end`: where they end, None while that is not known."""
+
+    shard: str
+    end: int | None
+
+    def at(self, offset: int, count: int) -> bytes:
+        """Bytes [offset, offset + count), fewer only at the end. An offset is never below one asked for before."""
+
+
+def next_member(source: Source, offset: int) -> Member | None:
+    """The member whose first header stands at `offset`; None where zeros begin or the bytes end there.
+
+    DataError names the offset of what is damaged or not supported.
+    """
+    at, name, size = offset, None, None
+    while True:
+        header = source.at(at, BLOCK)
+        if header == _ZERO[: len(header)]:  # zeros, or nothing at all
+            _refuse_early_end(source, at, offset, header)
+            return None
+        if len(header) < BLOCK:
+            raise DataError("the tar is cut off inside a header", shard=source.shard, offset=at)
+        _check_sum(header, source.shard, at)
+        kind, length = header[156:157], _number(header[124:136], source.shard, at)
+        if kind in b"xgXLK":
+            payload = _extension(source, at, length)
+            if kind == b"L":
+                name = payload.split(b"\0", 1)[0]
+            elif kind in b"xX":
+                records = _pax_records(payload, source.shard, at)
+                name, size = records.get(b"path", name), _pax_size(records, source.shard, at, size)
+            elif kind == b"g":
+                _refuse_global(_pax_records(payload, source.shard, at), source.shard, at)
+            at += BLOCK + _padded(length)
+            continue
+        return _member(source, header, offset, at, name, length if size is None else size)
+
+
+def check_end(source: Source, offset: int, strict: bool) -> None:
+    """That the archive ends at `offset` as it should: two zero blocks and nothing but zeros after them.
+
+    Without `strict` the marker may be missing, and what follows a whole marker is not looked at.
+    """
+    first, second = source.at(offset, BLOCK), source.at(offset + BLOCK, BLOCK)
+    if first and second and second != _ZERO[: len(second)]:
+        raise DataError("a zero block stands in the middle of the tar", shard=source.shard, offset=offset)
+    if not strict:
+        return
+    if len(first) < BLOCK or len(second) < BLOCK:
+        raise DataError(
+            "the tar is cut off: its end marker (two zero blocks) is missing; strict=False takes it as it is",
+            shard=source.shard,
+            offset=offset + len(first),
+        )
+    at = offset + 2 * BLOCK
+    while rest := source.at(at, 1 << 16):
+        if rest.count(0) != len(rest):
+            at += len(rest) - len(rest.lstrip(b"\0"))
+            raise DataError(
+                "data follows the tar's end marker (tars put one behind the other?); strict=False leaves it unread",
+                shard=source.shard,
+                offset=at,
+            )
+        at += len(rest)
+
+
+def _member(source: Source, header: bytes, offset: int, at: int, name: bytes | None, size: int) -> Member:
+    kind = header[156:157]
+    if name is None:
+        name = header[:100].split(b"\0", 1)[0]
+        prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+        name = prefix + b"/" + name if prefix else name
+    # Names that are not UTF-8 stay legible and apart from each other.
+    text = name.decode("utf-8", "backslashreplace")
+    if kind in _REGULAR:
+        # Before POSIX a directory was a file whose name ends in a slash.
+        return Member(text, offset, at + BLOCK, size, regular=not text.endswith("/"))
+    if kind in _WITHOUT_DATA:
+        return Member(text, offset, at + BLOCK, 0, regular=False)
+    if kind == b"D":
+        return Member(text, offset, at + BLOCK, size, regular=False)
+    what = {b"S": "a sparse file", b"M": "continued from another volume"}.get(kind, f"of unknown type {kind!r}")
+    raise DataError(f"member {text!r} is {what}, which is not supported", shard=source.shard, offset=at)
+
+
+def _refuse_early_end(source: Source, at: int, offset: int, header: bytes) -> None:
+    if at != offset:
+        raise DataError("the tar ends after an extension header, before its member", shard=source.shard, offset=at)
+    if not header and source.end is not None and source.end < at:
+        raise DataError(f"the tar is cut off inside the member before {at}", shard=source.shard, offset=source.end)
+
+
+def _check_sum(header: bytes, shard: str, at: int) -> None:
+    stored = _number(header[148:156], shard, at)
+    rest = header[:148] + b"        " + header[156:]
+    total = sum(rest)
+    # Some old writers summed signed bytes.
+    if stored != total and stored != total - 256 * sum(byte > 127 for byte in rest):
+        raise DataError("corrupt tar header: its checksum does not hold", shard=shard, offset=at)
+
+
+def _number(field: bytes, shard: str, at: int) -> int:
+    """A number of a header: octal digits, or base 256 where the first bit is set (GNU)."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.split(b"\0", 1)[0].strip()
+    if not digits:
+        return 0
+    if not digits.isdigit() or digits.strip(b"01234567"):
+        raise DataError(f"corrupt tar header: {field!r} is no number", shard=shard, offset=at)
+    return int(digits, 8)
+
+
+def _extension(source: Source, at: int, length: int) -> bytes:
+    if length > _MAX_EXTENSION:
+        raise DataError(f"corrupt tar header: an extension of {length} bytes", shard=source.shard, offset=at)
+    payload = source.at(at + BLOCK, _padded(length))
+    if len(payload) < _padded(length):
+        raise DataError("the tar is cut off inside an extension header", shard=source.shard, offset=at)
+    return payload[:length]
+
+
+def _pax_records(payload: bytes, shard: str, at: int) -> dict[bytes, bytes]:
+    """Records of the form "length key=value\\n", the length counting the whole record."""
+    records: dict[bytes, bytes] = {}
+    position = 0
+    while position < len(payload) and payload[position]:
+        match = _PAX_RECORD.match(payload, position)
+        end = position + int(match.group(1)) if match and len(match.group(1)) < 20 else 0
+        if match is None or not match.end() < end <= len(payload) or payload[end - 1 : end] != b"\n":
+            raise DataError("corrupt pax header", shard=shard, offset=at)
+        key, equals, value = payload[match.end() : end - 1].partition(b"=")
+        if not equals:
+            raise DataError("corrupt pax header", shard=shard, offset=at)
+        records[key] = value
+        position = end
+    return records
+
+
+def _pax_size(records: dict[bytes, bytes], shard: str, at: int, before: int | None) -> int | None:
+    if any(key.startswith(b"GNU.sparse") for key in records):
+        raise DataError("a sparse file, which is not supported", shard=shard, offset=at)
+    size = records.get(b"size")
+    if size is None:
+        return before
+    if not size.isdigit():
+        raise DataError(f"corrupt pax header: a size of {size!r}", shard=shard, offset=at)
+    return int(size)
+
+
+def _refuse_global(records: dict[bytes, bytes], shard: str, at: int) -> None:
+    # Such a header holds for all members after it, which a block in the middle of the file could not know.
+    harmful = sorted(key for key in records if key in {b"path", b"size"} or key.startswith(b"GNU.sparse"))
+    if harmful:
+        raise DataError(f"a global pax header that sets {harmful[0].decode()} is not supported", shard=shard, offset=at)
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK

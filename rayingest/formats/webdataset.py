@@ -1,0 +1,187 @@
+"""WebDataset: tar files in which neighbouring members of one key are the fields of one sample.
+
+Owns which members are samples. The extension is what follows the first dot of a member's base name, lower-cased, the
+key everything before it, folders included. Left out are all that is no regular file, names without an extension or
+with nothing before the dot, and what lies at or below a top-level `__name__`. Blocks are byte ranges between headers;
+a `.tar.gz` is one block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.protocol import OFFSET, Block, Options, binary_column, check_samples, raw_table
+from rayingest.formats.tar import Member, check_end, next_member
+from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.redact import redact
+
+KEY = "__key__"
+
+_META = re.compile(r"__[^/]*__(/|$)")
+_TarSource = FileSource | BufferSource | StreamSource
+
+
+@dataclass(slots=True)
+class _Sample:
+    key: str
+    offset: int
+    end: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    data: dict[str, bytes | memoryview] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WebDataset:
+    """Tar shards, plain or compressed as a whole with gzip."""
+
+    name: str = "webdataset"
+    suffixes: tuple[str, ...] = (".tar", ".tar.gz", ".tgz")
+    option_names: tuple[str, ...] = (EXPANSION,)
+
+    def index(
+        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
+    ) -> ShardBlocks:
+        shard = redact(url)
+        if compression_of(url):
+            stream = StreamSource(decompressed(storage, url, size, options), shard)
+            sizes = [sum(sample.sizes.values()) for sample in _samples(stream, 0, None, strict, ())]
+            return single_block(size, len(sizes), sum(sizes))
+        storage.check_size(url, size)
+        builder = BlockBuilder(block_bytes)
+        with storage.open(url) as file:
+            for sample in _samples(FileSource(file, size, shard), 0, None, strict, ()):
+                builder.add(sample.offset, sample.end, sum(sample.sizes.values()))
+        return builder.finish()
+
+    def read(
+        self,
+        storage: Storage,
+        url: str,
+        blocks: Sequence[Block],
+        size: int,
+        columns: tuple[str, ...] | None,
+        strict: bool,
+        options: Options,
+    ) -> list[pa.Table]:
+        """Columns `__key__` (string), one binary column per extension (null where a sample lacks it), by name, and
+        `__offset__`: the byte of the sample's first header, in the uncompressed tar.
+        """
+        wanted = _wanted(columns)
+        if compression_of(url):
+            return [self._read_compressed(storage, url, block, size, wanted, strict, options) for block in blocks]
+        pieces = storage.read_ranges(url, [(begin, end) for begin, end, _ in blocks], size)
+        tables = []
+        for block, piece in zip(blocks, pieces, strict=True):
+            source = BufferSource(piece, block[0], redact(url))
+            samples = _samples(source, block[0], block[1], strict, wanted)
+            tables.append(_table(samples, block, wanted, url))
+        return tables
+
+    def _read_compressed(
+        self,
+        storage: Storage,
+        url: str,
+        block: Block,
+        size: int,
+        wanted: tuple[str, ...] | None,
+        strict: bool,
+        options: Options,
+    ) -> pa.Table:
+        source = StreamSource(decompressed(storage, url, size, options), redact(url))
+        return _table(_samples(source, 0, None, strict, wanted), block, wanted, url)
+
+
+FORMAT = WebDataset()
+
+
+def field_of(name: str) -> tuple[str, str] | None:
+    """`(key, extension)` of a member's name, None for one that belongs to no sample."""
+    folder, slash, base = name.rpartition("/")
+    stem, dot, extension = base.partition(".")
+    if not stem or not dot or not extension or _META.match(name):
+        return None
+    return folder + slash + stem, extension.lower()
+
+
+def _samples(
+    source: _TarSource, begin: int, end: int | None, strict: bool, wanted: tuple[str, ...] | None
+) -> Iterator[_Sample]:
+    """The samples of [begin, end), or with `end` None of all that is there, the end marker held to `strict`.
+
+    They hold the data of the `wanted` extensions (None: all), taken as it passes: a stream cannot go back for it.
+    """
+    at = begin
+    sample: _Sample | None = None
+    while at != end:
+        member = next_member(source, at)
+        if member is None:
+            break
+        at = member.end
+        named = field_of(member.name) if member.regular else None
+        if named is None:
+            continue
+        key, extension = named
+        if sample is not None and sample.key != key:
+            yield sample
+            sample = None
+        sample = sample or _Sample(key, member.offset, at)
+        _add(sample, extension, member, source.shard)
+        if wanted is None or extension in wanted:
+            sample.data[extension] = source.piece(member.data, member.size)
+    if sample is not None:
+        yield sample
+    if end is None:
+        check_end(source, at, strict)
+    elif at != end:
+        raise DataError("the shard changed since it was indexed: a zero block", shard=source.shard, offset=at)
+
+
+def _add(sample: _Sample, extension: str, member: Member, shard: str) -> None:
+    if extension in sample.sizes:
+        raise DataError(f"extension {extension!r} comes twice", shard=shard, offset=member.offset, key=sample.key)
+    if extension.startswith("__") and extension.endswith("__"):
+        raise DataError(f"extension {extension!r} is reserved", shard=shard, offset=member.offset, key=sample.key)
+    sample.sizes[extension] = member.size
+    sample.end = member.end
+
+
+def _wanted(columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    for name in columns:
+        if name != name.lower():
+            raise ConfigError(
+                f"no extension can be {name!r}: extensions are lower-cased, {name.lower()!r} may be meant"
+            )
+    return tuple(name for name in columns if name not in {KEY, OFFSET})
+
+
+def _table(samples: Iterator[_Sample], block: Block, wanted: tuple[str, ...] | None, url: str) -> pa.Table:
+    keys, offsets = [], []
+    rows: dict[str, list[int]] = {name: [] for name in wanted or ()}
+    pieces: dict[str, list[bytes | memoryview]] = {name: [] for name in wanted or ()}
+    for row, sample in enumerate(samples):
+        keys.append(sample.key)
+        offsets.append(sample.offset)
+        for name, piece in sample.data.items():
+            rows.setdefault(name, []).append(row)
+            pieces.setdefault(name, []).append(piece)
+    check_samples(block, len(keys), redact(url))
+    columns: dict[str, pa.Array] = {KEY: pa.array(keys, pa.string())}
+    for name in sorted(rows):
+        sizes, valid = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
+        sizes[rows[name]] = [len(piece) for piece in pieces[name]]
+        valid[rows[name]] = True
+        columns[name] = binary_column(pieces[name], sizes, valid)
+    columns[OFFSET] = pa.array(offsets, pa.int64())
+    return raw_table(columns, url)

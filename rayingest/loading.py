@@ -1,0 +1,217 @@
+"""From a description to a running loader: finds the ranks, the index, the limits and the workers, and joins them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from rayingest.errors import ConfigError
+from rayingest.formats.indexing import index_locally
+from rayingest.plan.batching import check_ranks
+from rayingest.plan.dispatch import Limits
+from rayingest.plan.manifest import Manifest
+from rayingest.plan.order import Order
+from rayingest.plan.planner import Planner
+from rayingest.plan.position import StateCodec
+from rayingest.plan.protocols import BatchSource
+from rayingest.ranks import Ranks, find_ranks
+from rayingest.storage.index_cache import IndexCache
+from rayingest.stream import Stream
+from rayingest.summary import describe
+from rayingest.trainer.device import resolve_device, resolve_pin
+from rayingest.trainer.loader import Loader
+from rayingest.trainer.slots import SlotPool
+
+if TYPE_CHECKING:
+    from rayingest.cluster.pool import Pool
+    from rayingest.dataset import Dataset
+
+DECODE_PATH = "pillow"
+
+_STORE_SHARE = 0.4
+"""Of the object store, for the loaders of a node together: the rest is for a second loader, and for others."""
+_LEAST_AHEAD_STEPS = 16
+_LEAST_AHEAD_ROWS = 4096
+_LOCAL_BYTES = 256 << 20
+
+_log = logging.getLogger("rayingest")
+
+
+@dataclass(frozen=True)
+class _View:
+    """A rank's plan as its loader sees it."""
+
+    planner: Planner
+    codec: StateCodec
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.planner.steps_per_epoch
+
+    @property
+    def rank(self) -> int:
+        return self.planner.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.planner.world_size
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]:
+        return self.codec.state(epoch, step)
+
+    def position(self, state: dict[str, Any]) -> tuple[int, int]:
+        return self.codec.position(state)
+
+
+def make_loader(
+    dataset: Dataset,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    workers: int = 2,
+    device: Any = "cpu",
+    max_bytes: int | None = None,
+    prefetch: int = 2,
+    pool: Pool | None = None,
+    pin_memory: bool | None = None,
+    epochs: int | None = None,
+    uneven: bool = False,
+    after_copy: Mapping[str, Callable[[Any], Any]] | None = None,
+    start_timeout: float = 60.0,
+) -> Loader:
+    """One rank's loader. Errors about the options, the data and the cluster come from here.
+
+    Args:
+        rank, world_size: both or neither; else those of Ray Train, of torch.distributed, of RANK and WORLD_SIZE.
+        workers: decoders of this rank, 1 CPU each; 0 does everything in this process, without Ray.
+        device: where the batches' tensors are to be.
+        max_bytes: bytes in the object store for this loader; default: this rank's part of 40 % of the node's store.
+        prefetch: batches that are made, and copied to the device, in advance.
+        pool: workers shared with other loaders of this process, instead of `workers` of its own.
+        pin_memory: page-lock the host memory of batches; default: for a CUDA device.
+        epochs: how many there will be, so that nothing is read beyond the last.
+        uneven: let a world size that does not divide the batch give ranks that differ by a row.
+        after_copy: by field, a function of the tensor, run on the device after the copy (`images.Normalize`).
+        start_timeout: seconds to wait for a cluster and for the first decoder.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ConfigError(f"workers={workers!r}: a whole number of decoders, 0 for none (and no Ray)")
+    if prefetch < 0:
+        raise ConfigError(f"prefetch={prefetch}: a number of batches, 0 or more")
+    if dataset.batching is None:
+        raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+    resolve_pin(pin_memory, resolve_device(device))
+    ranks = find_ranks(rank, world_size)
+    check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
+    on_ray = workers > 0 or pool is not None
+    if on_ray:
+        from rayingest.cluster.session import connect
+
+        connect(start_timeout)
+    manifest = _manifest(dataset.index_cache(), ranks.rank, on_ray)
+    order = dataset.order(manifest)
+    planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven)
+    stream = Stream(manifest, planner, dataset.work, flag_valid=order.partial == "pad")
+    slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
+    source: BatchSource
+    if on_ray:
+        limits = _limits(stream, ranks, max_bytes, prefetch)
+        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout)
+    else:
+        source = _local_source(stream, max_bytes)
+    codec = StateCodec(manifest.fingerprint, order, DECODE_PATH, stream.work.pipeline.code_mark)
+    return Loader(
+        source,
+        _View(planner, codec),
+        device=device,
+        prefetch=prefetch,
+        slots=slots,
+        pin_memory=pin_memory,
+        epochs=epochs,
+        after_copy=after_copy,
+    )
+
+
+def _manifest(cache: IndexCache, rank: int, on_ray: bool) -> Manifest:
+    """The index: kept, or made now by whoever comes first."""
+    with tqdm(desc="indexing", unit="shard", delay=0.5, leave=False, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        if on_ray:
+            from rayingest.cluster.indexing import index_on_cluster
+
+            return index_on_cluster(cache, rank, progress)
+        with cache.locked():
+            manifest = cache.load()
+            if manifest is None:
+                manifest = index_locally(
+                    cache.listing,
+                    cache.format_name,
+                    cache.storage,
+                    block_bytes=cache.block_bytes,
+                    strict=cache.strict,
+                    options=cache.options,
+                    progress=progress,
+                )
+                cache.save(manifest)
+            return manifest
+
+
+def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
+    from rayingest.cluster import session
+
+    if max_bytes is None:
+        here = ranks.local_world_size or (ranks.world_size if session.nodes() == 1 else 1)
+        max_bytes = int(_STORE_SHARE * session.store_bytes() / here)
+    elif max_bytes < 1:
+        raise ConfigError(f"max_bytes={max_bytes}: a number of bytes, at least one block and one batch")
+    describe(stream, max_bytes)
+    return Limits(
+        max_bytes=max_bytes,
+        ahead=_steps_ahead(stream.planner.order, ranks.world_size),
+        ready=prefetch + 1,
+        room=max(1, prefetch),
+        whole_steps=stream.work.pipeline.collate is not None,
+    )
+
+
+def _steps_ahead(order: Order, world_size: int) -> int:
+    """Half a window, so that the next one is there when this one ends; and enough for small steps to go together."""
+    rows = max(1, order.batch // world_size)
+    return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), order.window_steps // 2)
+
+
+def _cluster_source(
+    stream: Stream,
+    ranks: Ranks,
+    workers: int,
+    pool: Pool | None,
+    slots: SlotPool,
+    limits: Limits,
+    epochs: int | None,
+    start_timeout: float,
+) -> BatchSource:
+    from rayingest.cluster.feeder import Feeder
+    from rayingest.cluster.pool import Pool
+
+    own = pool is None
+    pool = Pool(workers, start_timeout=start_timeout) if pool is None else pool
+    pool.open(ranks.rank, ranks.world_size)
+    return Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own)
+
+
+def _local_source(stream: Stream, max_bytes: int | None) -> BatchSource:
+    from rayingest.local import LocalSource
+
+    if max_bytes is None:
+        order, manifest = stream.planner.order, stream.manifest
+        window = order.window_steps * order.batch / stream.planner.world_size
+        max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / manifest.num_samples))
+    return LocalSource(stream, max_bytes)

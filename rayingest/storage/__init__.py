@@ -1,0 +1,1 @@
+"""Where bytes come from: listing shards, reading them with retries, and keeping the index of a data set."""

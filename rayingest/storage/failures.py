@@ -1,0 +1,58 @@
+"""What a failure of storage means, and how long an answer is waited for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Errors that another try does not mend."""
+
+_RETRY_STATUS = {408, 425, 429}
+
+
+def within(seconds: float, operation: Callable[[], T]) -> T:
+    """`operation()` in a thread of its own; TimeoutError when it takes longer, the thread then left to end alone."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(operation())
+        except BaseException as error:  # handed to the caller, whatever it is
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="rayingest-storage", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def storage_errors() -> tuple[type[BaseException], ...]:
+    """OSError, and the errors that storage libraries in use have beside it."""
+    names = {"aiohttp": ("ClientError",), "botocore.exceptions": ("BotoCoreError", "ClientError")}
+    names |= {"gcsfs.retry": ("HttpError",), "azure.core.exceptions": ("AzureError",)}
+    found = (getattr(sys.modules[m], n, None) for m, classes in names.items() if m in sys.modules for n in classes)
+    return (OSError, *(error for error in found if error is not None))
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status an error carries, None for one that carries none."""
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    return status if isinstance(status, int) else None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether another try may succeed."""
+    status = status_of(error)
+    if status is not None:
+        return status in _RETRY_STATUS or status >= 500
+    return isinstance(error, storage_errors()) and not isinstance(error, PERMANENT)

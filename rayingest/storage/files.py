@@ -1,0 +1,270 @@
+"""Bytes of files anywhere: bounded retries, a deadline for each read, and errors that name the file.
+
+Owns how a byte range is fetched and what a failure of storage means. It knows nothing of formats, and never writes
+into a user's bucket. Local files are read directly; everything else goes through fsspec.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, BinaryIO, TypeVar
+
+import fsspec.core
+import tenacity
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, within
+from rayingest.storage.redact import redact, redact_text
+
+T = TypeVar("T")
+
+LOCAL_BUFFER = 64 << 10
+REMOTE_BUFFER = 4 << 20
+_SIZE_TRUSTED_S = 30.0
+_RANGES_AT_ONCE = 8
+
+
+def local_path(url: str) -> str | None:
+    """The absolute path of a local file's URL or path, None for a URL of anything else."""
+    if "::" in url:
+        return None
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 (text in, text out)
+    return os.path.abspath(rest) if scheme in {"file", "local"} else None  # noqa: PTH100
+
+
+class Storage:
+    """Reads files by URL. Picklable; credentials in `storage_options` (as fsspec takes them) are never shown.
+
+    Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
+    `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
+    trying again is no use: DataError, or ConfigError where access is refused.
+    """
+
+    def __init__(
+        self,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        attempts: int = 5,
+        deadline: float = 120.0,
+        first_wait: float = 0.2,
+    ) -> None:
+        self.storage_options = dict(storage_options or {})
+        self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
+        self._sizes: dict[str, tuple[float, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"Storage(storage_options={sorted(self.storage_options)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sizes": {}}
+
+    def open(self, url: str, *, buffer: int | None = None) -> BinaryIO:
+        """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
+
+        Remote reads inside it have the same retries and deadline as any other.
+        """
+        path = local_path(url)
+        if path is not None:
+            size = LOCAL_BUFFER if buffer is None else buffer
+            return self.call(url, lambda: open(path, "rb", buffering=size), "open")  # type: ignore[return-value]
+        raw = _RangeFile(self, url, self.size(url))
+        size = REMOTE_BUFFER if buffer is None else buffer
+        return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
+
+    def read_range(self, url: str, begin: int, end: int) -> bytes:
+        """Bytes [begin, end) of the file. DataError when the file gives any other number of bytes."""
+        return self.read_ranges(url, [(begin, end)])[0]
+
+    def read_ranges(self, url: str, ranges: Sequence[tuple[int, int]], size: int | None = None) -> list[bytes]:
+        """Several ranges of one file; with `size`, DataError when the file is not of that size any more."""
+        path = local_path(url)
+        if path is not None:
+            found = self.call(url, lambda: _read_local(path, ranges))
+            if size is not None:
+                self._compare(url, size, found[0])
+            pieces = found[1]
+        else:
+            if size is not None:
+                self.check_size(url, size)
+            pieces = self._read_remote(url, ranges)
+        for (begin, end), piece in zip(ranges, pieces, strict=True):
+            if len(piece) != end - begin:
+                raise DataError(
+                    f"{len(piece)} bytes came back for the {end - begin} asked for: the file has changed or is cut "
+                    "off, or its server ignores byte ranges",
+                    shard=redact(url),
+                    offset=begin,
+                )
+        return pieces
+
+    def read_all(self, url: str) -> bytes:
+        """The whole file."""
+        path = local_path(url)
+        if path is not None:
+            return self.call(url, lambda: _read_whole(path))
+        return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
+
+    def size(self, url: str) -> int:
+        """Bytes of the file as it is now."""
+        path = local_path(url)
+        if path is not None:
+            return self.call(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
+        size = self.on_filesystem(url, _fresh_size, "stat")
+        if size is None:
+            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
+        return size
+
+    def check_size(self, url: str, size: int) -> None:
+        """DataError when the file's size differs. For remote files an answer is trusted for half a minute."""
+        now = time.monotonic()
+        asked, found = self._sizes.get(url, (-_SIZE_TRUSTED_S, -1))
+        remote = local_path(url) is None and not url.startswith("memory://")
+        if not remote or found != size or now - asked >= _SIZE_TRUSTED_S:
+            found = self.size(url)
+            if len(self._sizes) > 4096:  # a bound on memory, not a policy
+                self._sizes = {}
+            self._sizes[url] = (now, found)
+        self._compare(url, size, found)
+
+    def on_filesystem(self, url: str, operation: Callable[[Any, str], T], doing: str = "read") -> T:
+        """`operation(filesystem, path in it)` of fsspec with retries and the deadline, each try in its own thread."""
+        fs, name = self.filesystem(url)
+        if "memory" in _protocols(fs):
+            return self.call(url, lambda: operation(fs, name), doing)
+        # A try that hangs may not take all of the time there is.
+        return self.call(url, lambda: within(self.deadline / 2, lambda: operation(fs, name)), doing)
+
+    def filesystem(self, url: str) -> tuple[Any, str]:
+        """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
+        try:
+            fs, name = fsspec.core.url_to_fs(url, **self.storage_options)
+        except (ValueError, ImportError, TypeError) as error:
+            raise ConfigError(f"cannot reach {redact(url)}: {self._shown(error)}") from None
+        return fs, name
+
+    def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
+        """`operation()` with retries; storage's own errors become ConfigError or DataError that name the file."""
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_transient),
+            stop=tenacity.stop_after_attempt(self.attempts) | tenacity.stop_after_delay(self.deadline),
+            wait=tenacity.wait_exponential(self.first_wait, max=10.0) + tenacity.wait_random(0, self.first_wait),
+            reraise=True,
+        )
+        with self.reading(url, doing):
+            return retrying(operation)
+
+    @contextmanager
+    def reading(self, url: str, doing: str = "read") -> Iterator[None]:
+        """Inside, storage's own errors become ours. Their causes are cut off: they may show credentials."""
+        try:
+            yield
+        except storage_errors() as error:
+            raise self._translated(url, doing, error) from None
+
+    def _read_remote(self, url: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        def one(span: tuple[int, int]) -> bytes:
+            begin, end = span
+            if begin == end:
+                return b""
+            return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name, start=begin, end=end)))
+
+        if len(ranges) < 2:
+            return [one(span) for span in ranges]
+        with ThreadPoolExecutor(min(len(ranges), _RANGES_AT_ONCE), "rayingest-read") as pool:
+            return list(pool.map(one, ranges))
+
+    def _compare(self, url: str, expected: int, found: int) -> None:
+        if found != expected:
+            raise DataError(
+                f"the shard changed since it was indexed: {expected} bytes then, {found} now", shard=redact(url)
+            )
+
+    def _shown(self, error: BaseException) -> str:
+        return redact_text(f"{type(error).__name__}: {error}", self.storage_options)
+
+    def _translated(self, url: str, doing: str, error: BaseException) -> ConfigError | DataError:
+        if isinstance(error, FileNotFoundError):
+            return DataError(f"cannot {doing} the file: it does not exist", shard=redact(url))
+        if isinstance(error, PERMANENT) or status_of(error) in {401, 403}:
+            return ConfigError(f"cannot {doing} {redact(url)}: {self._shown(error)}")
+        tries = f" (tried {self.attempts} times or {self.deadline:g} s)" if is_transient(error) else ""
+        return DataError(f"cannot {doing} the file{tries}: {self._shown(error)}", shard=redact(url))
+
+
+class _RangeFile(io.RawIOBase):
+    """A remote file as a Python file, each read one range."""
+
+    def __init__(self, storage: Storage, url: str, size: int) -> None:
+        super().__init__()
+        self._storage, self._url, self._size, self._at = storage, url, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        end = min(self._at + len(view), self._size)
+        if end <= self._at:
+            return 0
+        data = self._storage.read_range(self._url, self._at, end)
+        view[: len(data)] = data
+        self._at = end
+        return len(data)
+
+
+def _read_local(path: str, ranges: Sequence[tuple[int, int]]) -> tuple[int, list[bytes]]:
+    """The file's size and its ranges, from one open file, so that they belong together."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        pieces = []
+        for begin, end in ranges:
+            file.seek(begin)
+            pieces.append(_read_fully(file, end - begin))
+        return size, pieces
+
+
+def _read_fully(file: io.FileIO, count: int) -> bytes:
+    """`count` bytes, fewer only at the end: one read system call gives at most 2 GiB."""
+    piece = file.read(count) or b""
+    if len(piece) in {0, count}:
+        return piece
+    parts = [piece]
+    missing = count - len(piece)
+    while missing and (piece := file.read(missing) or b""):
+        parts.append(piece)
+        missing -= len(piece)
+    return b"".join(parts)
+
+
+def _read_whole(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _fresh_size(fs: Any, name: str) -> int | None:
+    # A listing that the filesystem remembers would hide that the file has changed.
+    fs.invalidate_cache(fs._parent(name))
+    size = fs.info(name).get("size")
+    return None if size is None else int(size)
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

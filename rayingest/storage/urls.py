@@ -1,0 +1,148 @@
+"""Which shards a user means: paths, folders, globs, brace ranges and lists of them become one listing.
+
+Owns the order of shards and what is refused before anything is read. How a kind of storage is listed is told by
+`local_listing` and `remote_listing`; nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bracex
+
+from rayingest.errors import ConfigError
+from rayingest.storage import local_listing, remote_listing
+from rayingest.storage.files import Storage, local_path
+from rayingest.storage.listing import Found, common_prefix, has_magic, within_url
+from rayingest.storage.redact import redact
+
+__all__ = ["Listing", "list_shards", "redact"]
+
+MAX_BRACE_NAMES = 1 << 22
+_SHOWN = 5
+
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The shards of a data set in their order: `root + paths[i]` is the URL of shard i.
+
+    `root` is the longest common folder, protocol included, ending in "/". `sizes` are in bytes. `marks` notice change:
+    an etag, else a modification time (ns for local files), else "" where storage tells neither.
+    """
+
+    root: str
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    marks: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def url(self, shard: int) -> str:
+        return self.root + self.paths[shard]
+
+
+def list_shards(
+    urls: Urls,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    suffixes: Sequence[str],
+    storage: Storage | None = None,
+) -> Listing:
+    """The shards that `urls` names: a path, folder, glob or brace range, or a list of those, on any fsspec storage.
+
+    One string gives shards sorted by URL; a list keeps its order, each element sorted in itself. A folder gives all
+    files in it, at any depth, whose name ends in one of `suffixes` (case aside); files named in any other way are taken
+    as they are. ConfigError when nothing matches, a file of a brace range is missing, a list names a shard twice, or
+    the URL is of a kind that is refused.
+    """
+    storage = storage or Storage(storage_options)
+    if isinstance(urls, str | os.PathLike):
+        found = _expand(os.fspath(urls), storage, suffixes)
+    else:
+        found = [shard for url in urls for shard in _expand(os.fspath(url), storage, suffixes)]
+        if not found:
+            raise ConfigError("the list of URLs is empty; give at least one path, folder, glob or brace range")
+    _refuse_duplicates(found)
+    root = _common_folder([shard.url for shard in found])
+    return Listing(
+        root=root,
+        paths=tuple(shard.url[len(root) :] for shard in found),
+        sizes=tuple(shard.size for shard in found),
+        marks=tuple(shard.mark for shard in found),
+    )
+
+
+def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
+    """The shards of one string, sorted by URL."""
+    if url.startswith("pipe:"):
+        raise ConfigError(f"{redact(url)!r}: pipe: URLs run shell commands and are not supported; give a path or URL")
+    if not url.strip():
+        raise ConfigError(f"{url!r} is not a path or URL")
+    names = _braces(url)
+    lister = remote_listing if local_path(url) is None else local_listing
+    found: dict[str, Found] = {}
+    missing: list[str] = []
+    plain = [name for name in names if not _is_glob(name)]
+    lists = lister.plain(storage, plain, suffixes)
+    lists |= {name: lister.glob(storage, name) for name in names if name not in lists}
+    for name in names:
+        if not lists[name]:
+            missing.append(name)
+        found.update((shard.url, shard) for shard in lists[name])
+    if missing:
+        raise ConfigError(_nothing_there(url, names, missing, lister.nearby(storage, missing[0]), suffixes))
+    return sorted(found.values(), key=lambda shard: shard.url)
+
+
+def _braces(url: str) -> list[str]:
+    path = local_path(url)
+    if "{" not in url or (path is not None and os.path.exists(path)):  # noqa: PTH110
+        return [url]
+    try:
+        return list(dict.fromkeys(bracex.iexpand(url, keep_escapes=False, limit=MAX_BRACE_NAMES)))
+    except bracex.ExpansionLimitException:
+        raise ConfigError(
+            f"{redact(url)!r} stands for more than {MAX_BRACE_NAMES} files; use a glob or folder"
+        ) from None
+
+
+def _is_glob(url: str) -> bool:
+    path = local_path(url)
+    if path is not None:
+        return has_magic(path) and not os.path.exists(path)  # noqa: PTH110
+    # In a web address a question mark begins the query.
+    return has_magic(within_url(url).replace("?", "") if re.match(r"https?://", url) else url)
+
+
+def _nothing_there(
+    url: str, names: Sequence[str], missing: Sequence[str], nearby: Sequence[str], suffixes: Sequence[str]
+) -> str:
+    shown = ", ".join(redact(name) for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+    if len(names) > 1:
+        what = f"{len(missing)} of the {len(names)} names in {redact(url)!r} match no file: {shown}"
+    else:
+        what = f"{redact(url)!r} matches no file"
+    there = f"; nearby there are: {', '.join(nearby)}" if nearby else ""
+    return f"{what} (of a folder, files ending in {', '.join(suffixes)} are taken){there}"
+
+
+def _refuse_duplicates(found: Sequence[Found]) -> None:
+    seen: set[str] = set()
+    for shard in found:
+        if shard.url in seen:
+            raise ConfigError(f"{redact(shard.url)} is named twice in the list of URLs; a shard is read once an epoch")
+        seen.add(shard.url)
+
+
+def _common_folder(urls: Sequence[str]) -> str:
+    """The longest folder that all URLs share; it never reaches into a query or the far side of a chained URL."""
+    low, high = min(urls), max(urls)
+    shared = common_prefix(within_url(low), within_url(high))
+    return shared[: shared.rfind("/") + 1]

@@ -1,0 +1,117 @@
+"""A stream: one data set's description and plan, from which any process makes any part of any batch.
+
+Owns the joint of floor 0's plan with floor 1's formats and transforms; the one-process reference and the cluster both
+execute exactly this. Knows no Ray and no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.formats import get_format
+from rayingest.formats.protocol import Block
+from rayingest.plan.events import StepWork
+from rayingest.plan.manifest import Manifest
+from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.protocols import Columns
+from rayingest.storage.files import Storage
+from rayingest.transforms.pipeline import Pipeline, Samples
+
+Spans = list[tuple[str, int, list[Block]]]
+"""For each shard to read from: its URL, its size when it was indexed, and blocks of it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
+
+    `options` are the format's, `strict` as for indexing.
+    """
+
+    format_name: str
+    storage: Storage
+    pipeline: Pipeline
+    strict: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, spans: Spans) -> list[pa.Table]:
+        """One raw table for each block. Raises DataError, ConfigError."""
+        format_ = get_format(self.format_name)
+        columns = self.pipeline.columns
+        tables: list[pa.Table] = []
+        for url, size, blocks in spans:
+            tables += format_.read(self.storage, url, blocks, size, columns, self.strict, self.options)
+        return tables
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length."""
+
+    epoch: int
+    table_of: np.ndarray
+    row_of: np.ndarray
+    ordinals: np.ndarray
+
+    def samples(self, pipeline: Pipeline, tables: Sequence[pa.Table]) -> Samples:
+        """Decoded and mapped, not yet collated."""
+        return pipeline.run_samples(tables, self.table_of, self.row_of, self.ordinals, self.epoch)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One rank's stream of batches: what is done, on which data, in which order.
+
+    `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat.
+    """
+
+    manifest: Manifest
+    planner: Planner
+    work: Work
+    flag_valid: bool
+
+    def spans(self, blocks: Iterable[int]) -> Spans:
+        """Where these blocks lie, in the same order."""
+        manifest = self.manifest
+        spans: Spans = []
+        for number in blocks:
+            shard = int(manifest.shard[number])
+            url, size = manifest.url(shard), int(manifest.sizes[shard])
+            block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
+            if spans and spans[-1][0] == url:
+                spans[-1][2].append(block)
+            else:
+                spans.append((url, size, [block]))
+        return spans
+
+    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
+        """The picks from this position on, epoch after epoch, up to and without epoch `epochs`, or for ever."""
+        if not self.planner.steps_per_epoch:
+            return
+        while epochs is None or epoch < epochs:
+            for s in range(step, self.planner.steps_per_epoch):
+                yield self.planner.picks(epoch, s)
+            epoch, step = epoch + 1, 0
+
+    def step_work(self, picks: Picks, first: tuple[int, int]) -> StepWork:
+        """What dispatch must know of a step, steps counted from position `first` on."""
+        passed = (picks.epoch - first[0]) * self.planner.steps_per_epoch - first[1]
+        return StepWork(picks.block, picks.until + passed)
+
+    def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
+        """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
+        table_of = np.searchsorted(blocks, picks.block[chosen])
+        return Rows(picks.epoch, table_of, picks.row[chosen], picks.ordinal[chosen])
+
+    def complete(self, picks: Picks, columns: Columns) -> Columns:
+        """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`."""
+        batch: Columns = {name: column[: picks.rows] for name, column in columns.items()}
+        batch["__index__"] = picks.ordinal[: picks.rows]
+        if self.flag_valid:
+            batch["__valid__"] = picks.valid[: picks.rows]
+        return batch

@@ -1,0 +1,66 @@
+"""What a user should know of a stream before it starts: one line, and a warning for each thing that costs."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from rayingest.plan.batching import bounds
+from rayingest.plan.order import Order
+from rayingest.stream import Stream
+
+_FEW_BLOCKS = 16
+
+_log = logging.getLogger("rayingest")
+
+
+def describe(stream: Stream, max_bytes: int) -> None:
+    """Log what is read, in which order, how often, and what the budget or the window make costly."""
+    manifest, order, world_size = stream.manifest, stream.planner.order, stream.planner.world_size
+    order_words = "file order"
+    if order.seed is not None:
+        order_words = f"windows of {order.window_steps * order.batch:,} samples in {order.lanes} lane(s)"
+    _log.info(
+        "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
+        f"{manifest.num_samples:,}",
+        f"{manifest.num_blocks:,}",
+        f"{len(manifest.paths):,}",
+        _size(manifest.total_bytes),
+        f"{order.steps:,}",
+        order_words,
+        reads_per_block(order, world_size),
+        _size(max_bytes),
+    )
+    if order.seed is None or stream.planner.rank:
+        return
+    share = min(order.window_steps * order.batch, order.samples) / world_size
+    window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(order, world_size)
+    if window_bytes > max_bytes:
+        _log.warning(
+            "a rank's part of a window is about %s, max_bytes %s: blocks will be dropped and read again; "
+            "give a smaller window to shuffle(), or more max_bytes to loader()",
+            _size(window_bytes),
+            _size(max_bytes),
+        )
+    blocks = share * manifest.num_blocks / manifest.num_samples
+    if blocks < _FEW_BLOCKS and order.samples > order.window_steps * order.batch:
+        _log.warning(
+            "a rank's part of a window is about %.1f blocks: samples of one block come close together; "
+            "give a larger window to shuffle(), or smaller block_bytes",
+            blocks,
+        )
+
+
+def reads_per_block(order: Order, world_size: int) -> float:
+    """How often a block is read in an epoch, all ranks together: more than once where ranks share a lane."""
+    touched = 0
+    for rank in range(world_size):
+        begin, end = bounds(order.batch, rank, world_size)
+        if end > begin:
+            touched += (end - 1) // order.lane_batch - begin // order.lane_batch + 1
+    return touched / order.lanes
+
+
+def _size(nbytes: float) -> str:
+    power = min(4, int(math.log(max(nbytes, 1), 1024)))
+    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -1,0 +1,270 @@
+"""The training loop's side: passes over a source of batches, and the position that can be saved and resumed.
+
+Owns which pass is running and what the loop has received. Refuses to know how batches are made (the source), what a
+state says (the plan), and how tensors reach a device (`prefetch`).
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+
+from rayingest.errors import ConfigError, IngestError
+from rayingest.plan.protocols import BatchSource
+from rayingest.trainer.device import CudaBackend, resolve_device, resolve_pin
+from rayingest.trainer.prefetch import AfterCopy, Batches, DevicePrefetcher, HostBatches, Position, Values
+from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.timer import StepTimer
+
+
+class PlanView(Protocol):
+    """What a loader needs to know of the plan."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch, the same on every rank."""
+
+    @property
+    def rank(self) -> int:
+        """Which share of every global batch this loader gives."""
+
+    @property
+    def world_size(self) -> int:
+        """How many shares there are."""
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]:
+        """JSON for a position, and for what it is a position in."""
+
+    def position(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Epoch and step of a state; StateError where it belongs to another order, batch or data."""
+
+
+class Loader:
+    """One rank's batches as dicts of tensors, in order.
+
+    Each `for` is one pass: the first after `load_state_dict` finishes the interrupted epoch, every other begins the
+    next epoch from its start; leaving a pass early gives up the rest of its epoch. One pass runs at a time.
+
+    Args:
+        source: where batches come from; the loader closes it, also when this call fails.
+        plan: the order that the source follows.
+        device: "cpu", "cuda", "cuda:<index>" or a `torch.device`.
+        prefetch: batches whose copies to the device are issued ahead; on the CPU the source alone runs ahead.
+        slots: the pool that the source writes into; None makes one, for sources whose arrays own their memory.
+        pin_memory: pin that pool where it is made here; None does for a CUDA device.
+        epochs: how many epochs there will be: nothing is fetched past them before it is asked for. None: no end.
+        after_copy: by field, a function of its tensor, run on the device on the consumer's stream.
+        clock: seconds, for `stats`.
+
+    Raises:
+        ConfigError: a device or an option that cannot be had.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        plan: PlanView,
+        *,
+        device: str | torch.device = "cpu",
+        prefetch: int = 2,
+        slots: SlotPool | None = None,
+        pin_memory: bool | None = None,
+        epochs: int | None = None,
+        after_copy: AfterCopy | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        try:
+            self.device = resolve_device(device)
+            if prefetch < 0:
+                raise ConfigError(f"prefetch={prefetch}: a number of batches, 0 or more")
+            pin = resolve_pin(pin_memory, self.device)
+            self._slots = SlotPool(pin) if slots is None else slots
+            batches = _batches(source, plan.steps_per_epoch, self.device, prefetch, self._slots, epochs, after_copy)
+        except BaseException:
+            source.close()
+            raise
+        self.epochs = epochs
+        self.rank, self.world_size = plan.rank, plan.world_size
+        self._source, self._plan, self._batches = source, plan, batches
+        self._steps = plan.steps_per_epoch
+        self._position: Position = (0, 0)  # of what the loop has received
+        self._due: Position | None = None  # what `_batches` gives next; None: the source must be started
+        self._pass_epoch: int | None = None  # of the last pass begun; None: the next one begins at `_position`
+        self._pass_number = 0  # of the one pass that may run
+        self._pass_ended = ""  # why those before it may not
+        self._timer = StepTimer(clock)
+        self._close = weakref.finalize(self, _close, source, batches)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the position: after an epoch's last batch it is the next one."""
+        return self._position[0]
+
+    @property
+    def step(self) -> int:
+        """Batches of this epoch that the loop has received, the one in hand counted."""
+        return self._position[1]
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch, from its start. A pass under way ends.
+
+        Raises:
+            ConfigError: not an epoch.
+        """
+        try:
+            number = operator.index(epoch)
+        except TypeError as error:
+            raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more") from error
+        if number < 0:
+            raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more")
+        self._move((number, 0), "set_epoch was called")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of what the loop has received, as under 1 KB of JSON, the same on every rank."""
+        return self._plan.state(*self._position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass go on behind a saved position. A pass under way ends; called again, the last call holds.
+
+        Raises:
+            StateError: no state, or one of other data, order or global batch. Nothing has changed then.
+        """
+        epoch, step = self._plan.position(state)
+        self._move((epoch, step) if step < max(self._steps, 1) else (epoch + 1, 0), "load_state_dict was called")
+
+    def stats(self) -> dict[str, Any]:
+        """The source's figures and the loop's own, since the loader was made.
+
+        `batches` received; `wait_seconds` spent waiting for them; `step_seconds` between receiving one and asking for
+        the next; `wait_share` of the first in both, 0 to 1; `slots` and `slot_bytes` of host memory, `pinned_bytes`
+        of it.
+        """
+        own = {
+            "slots": self._slots.slots,
+            "slot_bytes": self._slots.nbytes,
+            "pinned_bytes": self._slots.pinned_bytes,
+        }
+        return {**self._source.stats(), **self._timer.stats(), **own}
+
+    def close(self) -> None:
+        """Close the source and give back everything but the batches already handed out. Idempotent."""
+        self._close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Values]:
+        """Begin a pass. It is begun by this call, not by the first batch: ranks that are asked unevenly stay together.
+
+        Raises:
+            IngestError: the loader is closed.
+        """
+        self._check_open()
+        self._end_pass("a newer iterator of this loader was made, and one runs at a time")
+        self._timer.begin()
+        epoch, step = self._position if self._pass_epoch is None else (self._pass_epoch + 1, 0)
+        if self._steps and self._due != (epoch, step):
+            self._due = None
+            self._batches.reset()
+            self._source.start(epoch, step)
+            self._due = (epoch, step)
+        self._pass_epoch = epoch
+        self._position = (epoch, step) if self._steps else (epoch + 1, 0)
+        return _Pass(self, self._pass_number, done=not self._steps)
+
+    def _next(self, running: _Pass) -> Values:
+        """The pass's next batch; whatever goes wrong ends the pass, and the position stays."""
+        self._timer.asked()
+        if running.done:
+            raise StopIteration
+        self._check_open()
+        if running.number != self._pass_number:
+            raise RuntimeError(f"this iterator is over: {self._pass_ended}")
+        try:
+            position, values = self._batches.next()
+            if position != self._due:
+                raise IngestError(f"the source gave (epoch, step) {position} where {self._due} was due")
+        except BaseException:
+            running.done = True
+            self._due = None
+            raise
+        epoch, step = position
+        running.done = step + 1 == self._steps
+        self._due = self._position = (epoch + 1, 0) if running.done else (epoch, step + 1)
+        self._timer.handed()
+        return values
+
+    def _move(self, position: Position, why: str) -> None:
+        self._end_pass(why)
+        self._position = position
+        self._pass_epoch = None
+
+    def _end_pass(self, why: str) -> None:
+        self._pass_number += 1
+        self._pass_ended = why
+
+    def _check_open(self) -> None:
+        if not self._close.alive:
+            raise IngestError("this loader is closed; make a new one from its data set")
+
+
+class _Pass:
+    """The iterator of one pass. It keeps its loader, never the other way round: both dropped, the source is closed."""
+
+    def __init__(self, loader: Loader, number: int, done: bool) -> None:
+        self._loader = loader
+        self.number = number
+        self.done = done
+
+    def __iter__(self) -> Iterator[Values]:
+        return self
+
+    def __next__(self) -> Values:
+        return self._loader._next(self)
+
+
+def _batches(
+    source: BatchSource,
+    steps: int,
+    device: torch.device,
+    prefetch: int,
+    slots: SlotPool,
+    epochs: int | None,
+    after_copy: AfterCopy | None,
+) -> Batches:
+    if device.type == "cpu":
+        return HostBatches(source.get, after_copy)
+
+    def may_run_ahead(position: Position) -> bool:
+        return epochs is None or position[0] != epochs - 1 or position[1] + 1 < steps
+
+    return DevicePrefetcher(
+        source.get,
+        CudaBackend(device),
+        prefetch,
+        after_copy,
+        staging=slots,
+        ready=getattr(source, "ready", None),
+        may_run_ahead=may_run_ahead,
+    )
+
+
+def _close(source: BatchSource, batches: Batches) -> None:
+    try:
+        source.close()
+    finally:
+        batches.close()

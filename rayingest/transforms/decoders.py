@@ -1,0 +1,133 @@
+"""What a field's bytes become when nobody says otherwise: one decoder per extension.
+
+Owns the table of extensions (those of the WebDataset convention) and the bounds on what a small file may unfold to.
+Refuses to unpickle anything.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.transforms.images import Decode
+
+MAX_UNFOLDED = 1 << 30
+"""Bytes that a compressed field may decompress to."""
+
+Decoder = Callable[[bytes], Any]
+
+
+def decoder_for(name: str) -> Decoder | None:
+    """The decoder of a field with this name, None where it stays bytes.
+
+    Chosen by what follows the name's last dot (or the whole name), in any case; `.gz` is unwrapped first and the part
+    before it decides. Pickled fields get a decoder that raises ConfigError.
+    """
+    parts = name.lower().split(".")
+    wraps = 0
+    while parts and parts[-1] == "gz":
+        parts.pop()
+        wraps += 1
+    extension = parts[-1] if parts else ""
+    inner = _refuse_pickle(name) if extension in _PICKLED else _DECODERS.get(extension)
+    return _unwrapped(inner, wraps) if wraps else inner
+
+
+def is_media(name: str) -> bool:
+    """Whether the name ends in an extension of an image or of text, which no binary column carries by accident."""
+    return name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*_IMAGES, *_TEXTS)
+
+
+def text(data: bytes) -> str:
+    """UTF-8 text."""
+    return data.decode("utf-8")
+
+
+def array(data: bytes) -> np.ndarray:
+    """The array of an .npy file; DataError where it holds pickled objects or is cut short."""
+    try:
+        loaded = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"not a readable .npy array: {error}") from error
+    if not isinstance(loaded, np.ndarray):
+        raise DataError("not an .npy array but an .npz archive")
+    return loaded
+
+
+def arrays(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name, at most `MAX_UNFOLDED` bytes of them together."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            unfolded = sum(member.file_size for member in archive.infolist())
+            if unfolded > MAX_UNFOLDED:
+                raise DataError(f".npz of {unfolded} bytes refused: the limit is {MAX_UNFOLDED}")
+            return {name.removesuffix(".npy"): array(archive.read(name)) for name in archive.namelist()}
+    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise DataError(f"not a readable .npz archive: {error}") from error
+
+
+def gunzip(data: bytes, limit: int = MAX_UNFOLDED) -> bytes:
+    """What gzip data holds, all members of it; DataError where it is cut short or unfolds to more than `limit`."""
+    parts: list[bytes] = []
+    room = limit
+    rest = data
+    while rest or not parts:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            part = member.decompress(rest, room + 1)
+        except zlib.error as error:
+            raise DataError(f"not readable gzip data: {error}") from error
+        if len(part) > room:
+            raise DataError(f"gzip data refused: it unfolds to more than {limit} bytes")
+        if not member.eof:
+            raise DataError(f"gzip data is cut short after {len(data)} bytes")
+        parts.append(part)
+        room -= len(part)
+        rest = member.unused_data.lstrip(b"\0")  # files may be padded with zeros
+    return b"".join(parts)
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, raw=False, strict_map_key=False)
+
+
+def _unwrapped(inner: Decoder | None, wraps: int) -> Decoder:
+    def decode(data: bytes) -> Any:
+        for _ in range(wraps):
+            data = gunzip(data)
+        return data if inner is None else inner(data)
+
+    return decode
+
+
+def _refuse_pickle(name: str) -> Decoder:
+    def refuse(data: bytes) -> Any:
+        how = f".decode({name}=bytes)" if name.isidentifier() else f".decode(**{{{name!r}: bytes}})"
+        raise ConfigError(
+            f"field {name!r} is pickled, and unpickling can run any code that its author put there: it is not done "
+            f"by default. Read it as bytes with {how}, leave it out with .select(), or decode it yourself"
+        )
+
+    return refuse
+
+
+_TEXTS = ("txt", "text", "transcript")
+_IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "bmp", "tif", "tiff", "gif")
+_PICKLED = ("pkl", "pickle", "pyd", "pth")
+_DECODERS: dict[str, Decoder] = {
+    **dict.fromkeys(_TEXTS, text),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    "npy": array,
+    "npz": arrays,
+    **dict.fromkeys(("mp", "msg"), _unpack),
+    **dict.fromkeys(_IMAGES, Decode()),
+}

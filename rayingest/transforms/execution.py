@@ -1,0 +1,249 @@
+"""Running a program over some rows of some blocks.
+
+Owns one run: reading the rows, calling the functions with their generators and places in the batch arrays, and naming
+the sample in whatever goes wrong. Decides nothing that the program did not; keeps nothing afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.plan.keys import generator
+from rayingest.transforms.collate import Written, field_names
+from rayingest.transforms.decoders import Decoder
+from rayingest.transforms.functions import Function, failure
+from rayingest.transforms.program import DecodeStep, FieldPlan, MapStep, Program, Step, gives_fixed, no_such_field
+from rayingest.transforms.rows import Rows
+from rayingest.transforms.stages import Select
+
+Sample = dict[str, Any]
+
+
+class Samples(list[Sample]):
+    """Samples of one run, with what collating them needs to know.
+
+    `fixed`: fields of 1-D arrays of one length. `ordinals`: the samples' places in the manifest. `written`: arrays of
+    the whole batch that decoders wrote into; not pickled, since their rows are in the samples already.
+    """
+
+    def __init__(
+        self,
+        samples: Iterable[Sample] = (),
+        *,
+        fixed: frozenset[str] = frozenset(),
+        ordinals: Sequence[int] | None = None,
+        written: Written = (),
+    ) -> None:
+        super().__init__(samples)
+        self.fixed, self.ordinals, self.written = fixed, ordinals, written
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_samples, (list(self), self.fixed, self.ordinals)
+
+
+def _rebuild_samples(samples: list[Sample], fixed: frozenset[str], ordinals: Sequence[int] | None) -> Samples:
+    return Samples(samples, fixed=fixed, ordinals=ordinals)
+
+
+class _Block:
+    """A raw block and the plan for its fields, which a JSON block has only row by row."""
+
+    def __init__(self, table: pa.Table, plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]]) -> None:
+        self.rows = Rows(table)
+        self.fields: list[tuple[FieldPlan, Decoder | None]] = []
+        self.fixed: set[str] = set()
+        if not self.rows.is_json:
+            for field in plan(self.rows.names):
+                self.fields.append((field, None if field.decoders else self.rows.default(field.raw)))
+                if gives_fixed(field.decoders[-1]) if field.decoders else self.rows.is_fixed(field.raw):
+                    self.fixed.add(field.name)
+
+
+class Execution:
+    """One call of `Pipeline.run_samples`."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]],
+        target: Callable[[Function], Callable[..., Any]],
+        tables: Sequence[pa.Table],
+        table_of: np.ndarray,
+        row_of: np.ndarray,
+        ordinals: np.ndarray,
+    ) -> None:
+        self._program, self._plan, self._target = program, plan, target
+        self._table_of, self._row_of = np.asarray(table_of).tolist(), np.asarray(row_of).tolist()
+        self._ordinals: list[int] = np.asarray(ordinals).tolist()
+        self._blocks = {table: _Block(tables[table], plan) for table in sorted(set(self._table_of))}
+        self._wholes: dict[tuple[int, str], tuple[np.ndarray, list[Any]]] = {}
+        self._fixed = {name for block in self._blocks.values() for name in block.fixed}
+        self._key: tuple[int, int, int] = (0, 0, 0)
+
+    def samples(self, key: tuple[int, int, int]) -> Samples:
+        """All samples, given (seed, epoch, source).
+
+        Sample by sample, so that undecoded bytes live no longer than they must; a batch map waits for all.
+        """
+        self._key = key
+        segments: list[list[Step]] = [[]]
+        for step in self._program.tail:
+            if isinstance(step, MapStep) and step.together:
+                segments.append([step])
+            else:
+                segments[-1].append(step)
+        samples = [self._through(segments[0], self._read(i), i) for i in range(len(self._ordinals))]
+        for together, *steps in segments[1:]:
+            assert isinstance(together, MapStep)
+            samples = self._map_batch(together.function, samples)
+            samples = [self._through(steps, sample, i) for i, sample in enumerate(samples)]
+        return Samples(
+            samples,
+            fixed=self._program.fixed_at_end(self._fixed),
+            ordinals=self._ordinals,
+            written=list(self._wholes.values()),
+        )
+
+    def _read(self, i: int) -> Sample:
+        """The sample as it is before the first map: renamed, every field decoded once."""
+        block, row = self._blocks[self._table_of[i]], self._row_of[i]
+        if block.rows.is_json:
+            return self._read_json(block, row, i)
+        sample: Sample = {}
+        for field, default in block.fields:
+            try:
+                value = block.rows.value(field.raw, row)
+            except DataError as error:
+                raise failure("read", error, None, **self._where(i)) from error
+            if value is None and block.rows.has_members:
+                continue  # this sample has no such member
+            for function in field.decoders:
+                value = self._call(function, value, i, field.name)
+            if default is not None and value is not None:
+                value = self._default(default, field.raw, value, i)
+            sample[field.name] = value
+        return sample
+
+    def _read_json(self, block: _Block, row: int, i: int) -> Sample:
+        try:
+            document = block.rows.document(row)
+        except DataError as error:
+            raise failure("read", error, None, **self._where(i)) from error
+        fields = self._plan(tuple(document))
+        self._fixed.update(field.name for field in fields if field.decoders and gives_fixed(field.decoders[-1]))
+        sample: Sample = {}
+        for field in fields:
+            value = document[field.raw]
+            for function in field.decoders:
+                value = self._call(function, value, i, field.name)
+            sample[field.name] = value
+        return sample
+
+    def _default(self, decoder: Decoder, raw: str, value: bytes, i: int) -> Any:
+        try:
+            return decoder(value)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise failure(f"decode of {raw!r}", error, decoder, **self._where(i)) from error
+
+    def _through(self, steps: Sequence[Step], sample: Sample, i: int) -> Sample:
+        for step in steps:
+            if isinstance(step, Select):
+                for old in step.fields.values():
+                    if old not in sample:
+                        no_such_field("select", old, sample)
+                sample = {new: sample[old] for new, old in step.fields.items()}
+            elif isinstance(step, DecodeStep):
+                if step.field not in sample:
+                    no_such_field("decode", step.field, sample)
+                sample[step.field] = self._call(step.function, sample[step.field], i, step.field)
+            else:
+                sample = self._call(step.function, sample, i)
+                if not isinstance(sample, dict):
+                    kind = type(sample).__name__
+                    raise DataError(f"{step.function.what} returned {kind}, not a dict of fields", **self._where(i))
+        return sample
+
+    def _call(self, function: Function, value: Any, i: int, field: str | None = None) -> Any:
+        """The function's result for sample i; `field` where it is the decoder of one."""
+        extra: list[Any] = []
+        named: dict[str, Any] = {}
+        if function.rng is not None:
+            rng = self._generator(function, i)
+            if function.rng == "keyword":
+                named["rng"] = rng
+            else:
+                extra.append(rng)
+        if function.out_shape is not None and field is not None:
+            named["out"] = self._place(function, field, i)
+        target = self._target(function)
+        try:
+            return target(value, *extra, **named)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise failure(function.what, error, function.fn, **self._where(i)) from error
+
+    def _map_batch(self, function: Function, samples: list[Sample]) -> list[Sample]:
+        if not samples:
+            return []
+        columns = {name: [s[name] for s in samples] for name in field_names(samples, (), self._ordinals)}
+        extra: list[Any] = []
+        named: dict[str, Any] = {}
+        if function.rng is not None:
+            rngs = [self._generator(function, i) for i in range(len(samples))]
+            if function.rng == "keyword":
+                named["rng"] = rngs
+            else:
+                extra.append(rngs)
+        shard = self._where(0)["shard"]
+        target = self._target(function)
+        try:
+            result = target(columns, *extra, **named)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise failure(function.what, error, function.fn, shard=shard) from error
+        if not isinstance(result, dict):
+            raise DataError(f"{function.what} returned {type(result).__name__}, not a dict of columns", shard=shard)
+        for name, column in result.items():
+            if _length(column) != len(samples):
+                found = f"{_length(column)} rows" if _length(column) is not None else f"a {type(column).__name__}"
+                raise DataError(
+                    f"{function.what} was given {len(samples)} rows and returned {found} for {name!r}; it must return "
+                    f"a list or array of as many",
+                    shard=shard,
+                )
+        return [{name: column[i] for name, column in result.items()} for i in range(len(samples))]
+
+    def _generator(self, function: Function, i: int) -> np.random.Generator:
+        seed, epoch, source = self._key
+        return generator(seed, epoch, source, self._ordinals[i], function.stage)
+
+    def _place(self, function: Function, field: str, i: int) -> np.ndarray:
+        """Row i of the batch array for this field, which is made when its first row is needed."""
+        place = (function.number, field)
+        if place not in self._wholes:
+            n = len(self._ordinals)
+            whole = np.empty((n, *(function.out_shape or ())), function.out_dtype)
+            self._wholes[place] = (whole, list(whole))
+        view: np.ndarray = self._wholes[place][1][i]
+        return view
+
+    def _where(self, i: int) -> dict[str, Any]:
+        """What names sample i in an error."""
+        return {**self._blocks[self._table_of[i]].rows.where(self._row_of[i]), "sample": self._ordinals[i]}
+
+
+def _length(column: Any) -> int | None:
+    """How many rows a column has, None for what is no column."""
+    if isinstance(column, (list, tuple)):
+        return len(column)
+    shape: tuple[int, ...] = getattr(column, "shape", ())
+    return int(shape[0]) if len(shape) else None

@@ -1,0 +1,169 @@
+"""The work done on each sample: a description that travels to the workers, and its execution there.
+
+Owns the meaning of a sequence of stages: what is read, when a field is decoded and by what, which function gets which
+random numbers, and that a sample's result depends on nothing but the sample, the description, the seed and the epoch:
+neither on the rows it is decoded with nor on where. Reading blocks, ordering samples and skipping bad ones are not
+its business; errors name shard, offset and sample for those whose business it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import ConfigError
+from rayingest.plan.protocols import Columns
+from rayingest.transforms.code_mark import code_mark
+from rayingest.transforms.collate import collate
+from rayingest.transforms.execution import Execution, Samples
+from rayingest.transforms.functions import Function, failure, name_of, user_line
+from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
+from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+
+__all__ = ["Decode", "Map", "MapBatches", "Pipeline", "Samples", "Select", "Stage"]
+
+CustomCollate = Callable[[list[dict[str, Any]]], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Stages and what they need to be run anywhere: immutable, picklable (with cloudpickle for local functions).
+
+    `source` is the place of the data set among those read together. `collate`, where given, gets the list of sample
+    dicts and returns a dict of arrays or lists with the batch as first axis. Raises ConfigError for stages that
+    cannot work.
+    """
+
+    stages: tuple[Stage, ...]
+    seed: int
+    collate: CustomCollate | None = None
+    source: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        for stage in self.stages:
+            if not isinstance(stage, (Select, Decode, Map, MapBatches)):
+                raise ConfigError(f"a stage is a Select, Decode, Map or MapBatches, not {stage!r}")
+        if self.collate is not None and not callable(self.collate):
+            raise ConfigError(f"collate={self.collate!r} cannot be called; give a function of a list of samples")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            field.name: self.__dict__[field.name] for field in fields(self)
+        }  # set-up instances stay in their process
+
+    @cached_property
+    def columns(self) -> tuple[str, ...] | None:
+        """The raw fields to read, where a `Select` at the start says so; None for all of them."""
+        if not self.stages or not isinstance(self.stages[0], Select):
+            return None
+        return tuple(dict.fromkeys(self.stages[0].fields.values()))
+
+    @cached_property
+    def code_mark(self) -> str:
+        """8 hex digits of the stages' code, the same in every process while nothing changes."""
+        parts = [(type(stage).__name__, vars(stage)) for stage in self.stages]
+        return code_mark([*parts, self.collate])
+
+    @cached_property
+    def spec_bytes(self) -> int:
+        """Bytes of a decoded sample as far as the shapes of its decoders' results are known; 0 if none is."""
+        return self._program.known_bytes
+
+    def run(
+        self,
+        tables: Sequence[pa.Table],
+        table_of: np.ndarray,
+        row_of: np.ndarray,
+        ordinals: np.ndarray,
+        epoch: int,
+    ) -> Columns:
+        """Decoded, mapped and collated columns of n samples; sample i is row `row_of[i]` of `tables[table_of[i]]`.
+
+        `ordinals` (n) are their places in the manifest. Raises DataError for what cannot be decoded and for any
+        exception in a user's function (naming the sample), ConfigError for fields that do not exist or do not fit.
+        """
+        return self.finish(self.run_samples(tables, table_of, row_of, ordinals, epoch))
+
+    def run_samples(
+        self,
+        tables: Sequence[pa.Table],
+        table_of: np.ndarray,
+        row_of: np.ndarray,
+        ordinals: np.ndarray,
+        epoch: int,
+    ) -> Samples:
+        """The n samples as dicts, decoded and mapped but not collated; arguments and errors as of `run`."""
+        execution = Execution(self._program, self._plan, self._target, tables, table_of, row_of, ordinals)
+        return execution.samples((self.seed, epoch, self.source))
+
+    def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:
+        """Collate samples: those of one `run_samples`, or, for a collate of the user, of several in a row."""
+        if self.collate is not None:
+            return self._custom(list(samples))
+        known = samples if isinstance(samples, Samples) else Samples(samples)
+        return collate(
+            known, fixed=known.fixed, expected=self._program.expected, ordinals=known.ordinals, written=known.written
+        )
+
+    def _custom(self, samples: list[dict[str, Any]]) -> Columns:
+        assert self.collate is not None
+        what = f"collate {name_of(self.collate)}"
+        try:
+            result = self.collate(samples)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise failure(what, error, self.collate) from error
+        if not isinstance(result, dict):
+            raise ConfigError(f"{what} returned a {type(result).__name__}; it must be a dict of arrays or lists")
+        columns: Columns = {}
+        for name, value in result.items():
+            column = np.asarray(value) if hasattr(value, "__array__") else value
+            listed = isinstance(column, list) or (isinstance(column, np.ndarray) and column.ndim > 0)
+            if not isinstance(name, str) or not listed or len(column) != len(samples):
+                found = (
+                    f"an array of shape {np.shape(column)}" if isinstance(column, np.ndarray) else _described(column)
+                )
+                raise ConfigError(
+                    f"{what} returned {found} for {name!r}; each field must be an array or list with the batch, here "
+                    f"{len(samples)} samples, as first axis"
+                )
+            columns[name] = column
+        return columns
+
+    @cached_property
+    def _program(self) -> Program:
+        return compile_stages(self.stages)
+
+    @cached_property
+    def _plan(self) -> Callable[[tuple[str, ...]], tuple[FieldPlan, ...]]:
+        return lru_cache(maxsize=256)(partial(plan_fields, self._program.head))
+
+    @cached_property
+    def _instances(self) -> tuple[threading.Lock, dict[int, Any]]:
+        return threading.Lock(), {}
+
+    def _target(self, function: Function) -> Callable[..., Any]:
+        """What to call: the function itself, or this worker's one instance of the class."""
+        if not function.set_up:
+            return function.fn
+        lock, instances = self._instances
+        with lock:
+            if function.number not in instances:
+                try:
+                    instances[function.number] = function.fn()
+                except Exception as error:
+                    line = user_line(error, function.fn)
+                    raise ConfigError(f"{function.what}: setting it up failed: {error!r}{line}") from error
+            return instances[function.number]
+
+
+def _described(value: Any) -> str:
+    return f"a list of {len(value)}" if isinstance(value, list) else f"a {type(value).__name__}"

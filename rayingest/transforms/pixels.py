@@ -1,0 +1,92 @@
+"""Encoded image bytes to pixels and pixels to arrays, through Pillow.
+
+Owns what is decoded and what is refused: only formats whose decoders are plain libraries (nothing that starts an
+interpreter), no image above `MAX_PIXELS`, no truncated file, no number range that 8 bits cannot stand for by a known
+rule. Owns no geometry.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from rayingest.errors import ConfigError, DataError
+
+FORMATS = ("JPEG", "PNG", "PPM", "WEBP", "BMP", "TIFF", "GIF")
+MAX_PIXELS = 89_478_485
+"""Larger images are refused: the size from which Pillow itself warns of a decompression bomb."""
+
+ImageLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray | Image.Image
+_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+
+
+def open_image(data: ImageLike) -> Image.Image:
+    """A Pillow image of encoded bytes (not decoded yet), of a uint8 array (H, W) or (H, W, 1|3|4), or as it is.
+
+    Raises DataError for bytes that are no image of `FORMATS`, for values that are no image, and for more than
+    `MAX_PIXELS`.
+    """
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        try:
+            image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+        except Image.UnidentifiedImageError:
+            raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}") from None
+        except Image.DecompressionBombError as error:
+            raise DataError(f"image refused: {error}") from None
+        if image.width * image.height > MAX_PIXELS:
+            raise DataError(f"image of {image.width}x{image.height} pixels refused: the limit is {MAX_PIXELS} pixels")
+        return image
+    if isinstance(data, Image.Image):
+        return data
+    if isinstance(data, np.ndarray) and data.dtype == np.uint8:
+        if data.ndim == 3 and data.shape[2] == 1:
+            data = data[:, :, 0]
+        if data.ndim == 2 or (data.ndim == 3 and data.shape[2] in {3, 4}):
+            return Image.fromarray(data)
+    found = f"{data.dtype} array of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+    raise DataError(f"not an image: {found}; give encoded bytes, a uint8 (H, W[, 1|3|4]) array or a Pillow image")
+
+
+def _preview(data: bytes | bytearray | memoryview) -> str:
+    return f"{len(data)} bytes that begin {bytes(data[:12])!r}" if len(data) else "no bytes"
+
+
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
+    """The image in 8 bits a channel, as "RGB", "L" or "RGBA"; the pixels are read here.
+
+    Palettes are looked up, CMYK is converted, alpha is dropped unless asked for. 16-bit grey is scaled by 1/257
+    (white stays white). 32-bit integer and float images have no known range: DataError.
+    """
+    if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in {"PPM", "PNG"}):
+        wide = np.asarray(image).astype(np.uint32)  # Pillow would clip at 255 instead of scaling
+        image = Image.fromarray(((wide * 255 + 32_895) >> 16).astype(np.uint8))
+    elif image.mode in {"I", "F"}:
+        kind = "32-bit integer" if image.mode == "I" else "float"
+        raise DataError(f"{kind} image: its range is not known; read it with a decoder of your own")
+    if image.mode == mode:
+        image.load()
+        return image
+    return image.convert(mode)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image turned as its EXIF orientation says."""
+    turned: Image.Image = ImageOps.exif_transpose(image)
+    turned.format = image.format  # a copy forgets it, and the range of integer pixels hangs on it
+    return turned
+
+
+def to_array(image: Image.Image, out: np.ndarray | None) -> np.ndarray:
+    """uint8[H, W, C] of an 8-bit image: `out` filled where it is given, else a new writable array."""
+    pixels = np.asarray(image)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if out is None:
+        out = np.empty(pixels.shape, np.uint8)
+    elif out.shape != pixels.shape or out.dtype != np.uint8:
+        raise ConfigError(f"out is {out.dtype}{list(out.shape)}, the image uint8{list(pixels.shape)}")
+    out[...] = pixels
+    return out

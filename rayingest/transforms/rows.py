@@ -1,0 +1,121 @@
+"""Samples of a raw block: an Arrow table of undecoded samples, one row each, to Python values.
+
+Owns what the columns of each kind of block mean, and the conversion of Arrow types. A value that is handed out is
+a copy: nothing keeps a block's memory alive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import DataError
+from rayingest.transforms.decoders import Decoder, decoder_for, is_media
+
+OFFSET, KEY, JSON = "__offset__", "__key__", "__json__"
+_PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
+
+Getter = Callable[[int], Any]
+
+
+class Rows:
+    """One raw block, read row by row.
+
+    Blocks with a `__json__` column hold a line of JSON per sample; those with a `__key__` are of WebDataset shards,
+    where null means that the sample has no such member; all others are typed columns.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.names = tuple(name for name in table.column_names if name != OFFSET)
+        self.is_json = JSON in self.names
+        self.has_members = KEY in self.names
+        self._getters: dict[str, Getter] = {}
+
+    @cached_property
+    def shard(self) -> str | None:
+        """The shard's URL, None where the block does not say."""
+        url = (self.table.schema.metadata or {}).get(b"shard")
+        return None if url is None else url.decode()
+
+    def where(self, row: int) -> dict[str, Any]:
+        """`shard`, `offset` and `key` of a row, for an error."""
+        offset = self.table.column(OFFSET)[row].as_py() if OFFSET in self.table.column_names else None
+        key = self.table.column(KEY)[row].as_py() if self.has_members else None
+        return {"shard": self.shard, "offset": offset, "key": key}
+
+    def document(self, row: int) -> dict[str, Any]:
+        """The JSON object of a row; DataError where it is none."""
+        try:
+            document = json.loads(self.table.column(JSON)[row].as_py())
+        except ValueError as error:
+            raise DataError(f"not readable JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise DataError(f"a line of JSON Lines must be an object, this one is a {type(document).__name__}")
+        return document
+
+    def value(self, name: str, row: int) -> Any:
+        """The undecoded value of one field.
+
+        int64, float64 and bool columns give Python numbers, narrower ones numpy scalars, so that a batch keeps the
+        column's dtype; lists of numbers give 1-D arrays; null is None; all else is Arrow's own Python value.
+        """
+        getter = self._getters.get(name)
+        if getter is None:
+            getter = self._getters[name] = _getter(name, self.table.column(name))
+        return getter(row)
+
+    def default(self, name: str) -> Decoder | None:
+        """What decodes this column where nothing else was said: by extension, for binary columns."""
+        if not _is_binary(self.table.schema.field(name).type) or not (self.has_members or is_media(name)):
+            return None
+        return decoder_for(name)
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether every value is a 1-D array of one length."""
+        kind = self.table.schema.field(name).type
+        return pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _getter(name: str, column: pa.ChunkedArray) -> Getter:
+    kind = column.type
+    if _is_number(kind):
+        return _number_getter(column)
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and _is_number(
+        kind.value_type
+    ):
+        return lambda row: _list_values(name, column[row])
+    return lambda row: column[row].as_py()
+
+
+def _number_getter(column: pa.ChunkedArray) -> Getter:
+    plain = column.type in _PLAIN_NUMBERS
+    if column.null_count:
+        if plain:
+            return lambda row: column[row].as_py()
+        scalar_type = np.dtype(column.type.to_pandas_dtype()).type
+        return lambda row: None if (value := column[row].as_py()) is None else scalar_type(value)
+    values = column.to_numpy()
+    return values.item if plain else values.__getitem__
+
+
+def _list_values(name: str, scalar: pa.Scalar) -> np.ndarray | None:
+    if not scalar.is_valid:
+        return None
+    values = scalar.values
+    if values.null_count:
+        raise DataError(f"field {name!r} has a null inside a list of numbers, which an array cannot hold")
+    return np.array(values.to_numpy(zero_copy_only=False), copy=True)

@@ -1,0 +1,129 @@
+"""From a listing to a manifest."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.formats import FORMATS, get_format
+from rayingest.formats.indexing import build_manifest, index_locally, index_shard
+from rayingest.plan.manifest import Manifest
+from rayingest.storage.files import Storage
+from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.urls import Listing, list_shards
+
+SUFFIXES = get_format("json_lines").suffixes
+
+
+def write(folder: Path, counts: list[int]) -> None:
+    for i, count in enumerate(counts):
+        (folder / f"{i}.jsonl").write_bytes(b"".join(b"%d\n" % j for j in range(count)))
+
+
+def indexed(listing: Listing, **kwargs: Any) -> Manifest:
+    return index_locally(listing, "json_lines", Storage(), block_bytes=20, **kwargs)
+
+
+def test_shards_are_joined_in_order_whatever_the_threads(tmp_path: Path) -> None:
+    """An empty shard among them is none; progress ends at the total."""
+    write(tmp_path, [5, 0, 40, 1])
+    listing = list_shards(tmp_path, suffixes=SUFFIXES)
+    steps: list[tuple[int, int]] = []
+    manifest = indexed(listing, progress=lambda done, total: steps.append((done, total)))
+    assert manifest.num_samples == 46
+    assert [int(manifest.samples[manifest.shard == i].sum()) for i in range(4)] == [5, 0, 40, 1]
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert indexed(listing, threads=1).fingerprint == manifest.fingerprint
+
+
+def test_a_copy_elsewhere_has_the_same_fingerprint(tmp_path: Path) -> None:
+    """So a run can be resumed on it."""
+    write(tmp_path, [5, 7])
+    fs = fsspec.filesystem("memory")
+    for path in tmp_path.iterdir():
+        fs.pipe_file(f"/copied/{path.name}", path.read_bytes())
+    local, copied = (list_shards(url, suffixes=SUFFIXES) for url in (tmp_path, "memory://copied"))
+    assert indexed(local).fingerprint == indexed(copied).fingerprint
+
+
+def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
+    """There is nothing to train on."""
+    write(tmp_path, [0, 0])
+    with pytest.raises(ConfigError, match="no sample in any of the 2 shards"):
+        indexed(list_shards(tmp_path, suffixes=SUFFIXES))
+    with pytest.raises(ValueError, match="0 shards indexed of 2"):
+        build_manifest(list_shards(tmp_path, suffixes=SUFFIXES), [])
+
+
+def test_a_damaged_shard_ends_it_with_its_name(tmp_path: Path) -> None:
+    """Not a data set without it."""
+    write(tmp_path, [3] * 20)
+    (tmp_path / "7.jsonl.gz").write_bytes(gzip.compress(b"1\n")[:-3])
+    with pytest.raises(DataError) as caught:
+        indexed(list_shards(tmp_path, suffixes=SUFFIXES))
+    assert caught.value.shard == f"{tmp_path}/7.jsonl.gz"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_unknown_options_and_missing_shards_are_named(name: str, tmp_path: Path) -> None:
+    """For every format."""
+    with pytest.raises(ConfigError, match=f"unknown option 'nope' for format '{name}'; allowed: "):
+        index_shard(name, Storage(), "/x", 1, 1, True, {"nope": 1})
+    with pytest.raises(DataError, match="does not exist"):
+        index_shard(name, Storage(), str(tmp_path / "x"), 1, 1, True, {})
+
+
+def test_a_kept_index_is_made_again_when_a_shard_was_written_again(tmp_path: Path) -> None:
+    """Same size, later modification time."""
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", [5])
+
+    def cache() -> IndexCache:
+        listing = list_shards(tmp_path / "data", suffixes=SUFFIXES)
+        return IndexCache(listing, "json_lines", 20, index=f"{tmp_path}/index/")
+
+    cache().save(indexed(cache().listing))
+    assert cache().load() is not None
+    shard = tmp_path / "data" / "0.jsonl"
+    later = shard.stat().st_mtime_ns + 1000
+    shard.write_bytes(b"0123456789")
+    os.utime(shard, ns=(later, later))
+    assert cache().load() is None
+
+
+@pytest.mark.parametrize("name", ["s.tar", "s.tgz", "s.parquet", "s.jsonl", "s.jsonl.gz"])
+def test_remote_shards_are_indexed_and_read_as_local_ones(name: str, tmp_path: Path) -> None:
+    """Ranges of an object store instead of a file, the same blocks and tables."""
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({"x": list(range(500))}), path, row_group_size=99)
+    elif ".jsonl" in name:
+        data = b"".join(b"%d\n" % i for i in range(500))
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    else:
+        with tarfile.open(path, "w:gz" if name.endswith(".tgz") else "w") as tar:
+            for i in range(50):
+                info = tarfile.TarInfo(f"{i}.txt")
+                info.size = i
+                tar.addfile(info, io.BytesIO(bytes(i)))
+    remote = f"memory://remote/{name}"
+    fsspec.filesystem("memory").pipe_file(f"/remote/{name}", path.read_bytes())
+    format_ = next(f for f in map(get_format, FORMATS) if name.endswith(f.suffixes))
+    found = []
+    for url in (str(path), remote):
+        size = Storage().size(url)
+        blocks = index_shard(format_.name, Storage(), url, size, 900, True, {})
+        triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
+        tables = format_.read(Storage(), url, triples, size, None, True, {})
+        found.append([(triple, table.to_pydict()) for triple, table in zip(triples, tables, strict=True)])
+    assert found[0] == found[1]

@@ -1,0 +1,178 @@
+"""Which shards a user's words stand for, and in what order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from rayingest.errors import ConfigError
+from rayingest.storage.files import Storage
+from rayingest.storage.urls import Listing, list_shards
+
+SUFFIXES = (".tar", ".tar.gz")
+
+
+def listed(urls: Any, **kwargs: Any) -> Listing:
+    return list_shards(urls, suffixes=SUFFIXES, **kwargs)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    for name in ["a-0.tar", "a-1.tar", "a-2.tar", "sub/b.TAR", "sub/deep/c.tar.gz", "README.md", "sub/index.json"]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path
+
+
+@pytest.fixture
+def bucket(shards: Path) -> str:
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    for path in shards.rglob("*"):
+        if path.is_file():
+            fs.pipe_file(f"/bucket/{path.relative_to(shards)}", path.read_bytes())
+    return "memory://bucket"
+
+
+ALL = ("a-0.tar", "a-1.tar", "a-2.tar", "sub/b.TAR", "sub/deep/c.tar.gz")
+
+
+def test_local_folder_gives_files_with_the_suffixes_at_any_depth(shards: Path) -> None:
+    """Sizes are the files', marks their modification times in ns."""
+    for url in (str(shards), f"{shards}/", f"file://{shards}"):
+        found = listed(url)
+        assert found.root == f"{shards}/"
+        assert found.paths == ALL
+        assert found.sizes == tuple(map(len, ALL))
+        assert found.marks == tuple(str((shards / path).stat().st_mtime_ns) for path in ALL)
+        assert found.url(3) == f"{shards}/sub/b.TAR"
+
+
+def test_remote_folder_gives_the_same_shards(bucket: str) -> None:
+    """A copy in another storage has the same paths and sizes, so the same fingerprint."""
+    for url in (bucket, bucket + "/"):
+        found = listed(url)
+        assert (found.root, found.paths, found.sizes) == (bucket + "/", ALL, tuple(map(len, ALL)))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a-*.tar", "a-?.tar", "a-{0..2}.tar", "a-{2,0,1}.tar", "{a-0,a-[12]}.tar", "a-[0-9]*"]
+)
+def test_globs_and_braces_are_sorted_by_url(shards: Path, bucket: str, pattern: str) -> None:
+    """One string is a set of shards, in the order of their URLs, locally and elsewhere."""
+    for base in (str(shards), bucket):
+        assert listed(f"{base}/{pattern}").paths == ("a-0.tar", "a-1.tar", "a-2.tar")
+
+
+def test_list_keeps_its_order_and_sorts_inside_each_element(shards: Path, bucket: str) -> None:
+    """The user's order is data, the file system's is not."""
+    for base in (str(shards), bucket):
+        found = listed([f"{base}/sub/b.TAR", f"{base}/a-{{0..2}}.tar", f"{base}/sub/deep"])
+        assert found.paths == ("sub/b.TAR", "a-0.tar", "a-1.tar", "a-2.tar", "sub/deep/c.tar.gz")
+
+
+def test_single_file_is_taken_whatever_its_name(shards: Path, bucket: str) -> None:
+    """Suffixes choose among a folder's files only; path objects and relative paths are paths too."""
+    for base in (str(shards), bucket):
+        found = listed(f"{base}/sub/index.json")
+        assert (found.root, found.paths) == (f"{base}/sub/", ("index.json",))
+    assert listed(shards / "a-0.tar").paths == ("a-0.tar",)
+    assert listed(os.path.relpath(shards / "a-0.tar")).root == f"{shards}/"
+
+
+def test_large_brace_ranges_of_remote_files_cost_one_listing(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one call per file."""
+    fs = fsspec.filesystem("memory")
+    for i in range(300):
+        fs.pipe_file(f"/bucket/many/{i:06d}.tar", b"x" * i)
+    calls = []
+    ask = Storage.on_filesystem
+    monkeypatch.setattr(Storage, "on_filesystem", lambda *args: calls.append(args[1]) or ask(*args))
+    found = listed(f"{bucket}/many/{{000000..000299}}.tar")
+    assert found.sizes == tuple(range(300))
+    assert len(calls) == 1
+
+
+def test_missing_files_of_a_brace_range_are_named(shards: Path, bucket: str) -> None:
+    """A gap is an error, never a shorter data set."""
+    for base in (str(shards), bucket):
+        with pytest.raises(ConfigError, match=r"2 of the 5 names .* match no file: .*/a-3\.tar, .*/a-4\.tar"):
+            listed(f"{base}/a-{{0..4}}.tar")
+        with pytest.raises(ConfigError, match=r"9 of the 12 names"):
+            listed(f"{base}/a-{{0..11}}.tar")
+        with pytest.raises(ConfigError, match=r"1 of the 2 names .*z\*\.tar"):
+            listed(f"{base}/{{a,z}}*.tar")
+
+
+def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) -> None:
+    """For a wrong name, glob, folder, and a folder without shards."""
+    (shards / "empty").mkdir()
+    for base in (str(shards), bucket):
+        for pattern in ("nope.tar", "n*.tar", "nowhere/"):
+            with pytest.raises(ConfigError) as caught:
+                listed(f"{base}/{pattern}")
+            assert f"{base}/{pattern}" in str(caught.value)
+            assert f"{base}/README.md" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"matches no file .*\.tar, \.tar\.gz"):
+        listed(shards / "empty")
+    with pytest.raises(ConfigError, match="list of URLs is empty"):
+        listed([])
+    with pytest.raises(ConfigError, match="not a path"):
+        listed("")
+
+
+def test_duplicates_in_a_list_are_refused(shards: Path) -> None:
+    """Exactly once an epoch; overlapping braces of one string are one set."""
+    with pytest.raises(ConfigError, match=r"a-1\.tar is named twice"):
+        listed([f"{shards}/a-1.tar", f"{shards}/a-*.tar"])
+    assert listed(f"{shards}/a-{{1,1}}.tar").paths == ("a-1.tar",)
+
+
+def test_refused_urls_say_why_and_hide_credentials() -> None:
+    """Pipes run commands; unknown protocols name themselves."""
+    with pytest.raises(ConfigError, match="pipe: URLs"):
+        listed("pipe:cat /tmp/a.tar")
+    with pytest.raises(ConfigError) as caught:
+        listed("nosuch://user:hunter2@host/a.tar?sig=hunter2")
+    assert "nosuch" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_existing_path_with_pattern_letters_is_itself(tmp_path: Path) -> None:
+    """A name with braces or brackets that exists is taken at its word."""
+    (tmp_path / "run{1,2}[x].tar").write_bytes(b"x")
+    assert listed(tmp_path / "run{1,2}[x].tar").paths == ("run{1,2}[x].tar",)
+
+
+def test_links_are_followed_and_loops_end(tmp_path: Path, shards: Path) -> None:
+    """Shards behind linked folders are not lost."""
+    (shards / "sub" / "loop").symlink_to(shards)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "linked").symlink_to(shards / "sub")
+    found = listed(tmp_path / "other")
+    assert f"{tmp_path}/other/linked/deep/c.tar.gz" in [found.url(i) for i in range(len(found))]
+    assert listed(shards / "sub").paths[0] == "b.TAR"
+
+
+def test_too_large_a_brace_range_is_refused_fast() -> None:
+    """Before millions of names exist."""
+    with pytest.raises(ConfigError, match="stands for more than"):
+        listed("/data/{0..99999999}.tar")
+
+
+def test_web_urls_list_by_name_with_etags_and_queries(web: Any) -> None:
+    """Signed URLs keep their query to be opened with, and root never reaches into it."""
+    web.files = {f"/d/{i}.tar": bytes(i + 1) for i in range(12)}
+    found = listed(f"{web.url}/d/{{0..11}}.tar?sig=a/b")
+    assert found.root == f"{web.url}/d/"
+    assert sorted(found.sizes) == list(range(1, 13))
+    assert all(path.endswith(".tar?sig=a/b") for path in found.paths)
+    assert "" not in found.marks
+    with pytest.raises(ConfigError) as caught:
+        listed(f"{web.url}/d/12.tar?sig=hunter2")
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,148 @@
+"""Reading bytes: exact, retried, bounded, and with errors that name the file."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.storage.files import Storage
+
+DATA = bytes(range(256)) * 40
+
+
+class Unsteady(MemoryFileSystem):
+    """Storage that fails as often as it is told, or does not answer until it is allowed to."""
+
+    protocol = "unsteady"
+    failures: ClassVar[list[BaseException]] = []
+    answer = threading.Event()
+    calls = 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        type(self).calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.answer.wait()
+        return MemoryFileSystem().cat_file("/" + path.rpartition("/")[2], start=start, end=end)
+
+
+@pytest.fixture
+def unsteady() -> Iterator[type[Unsteady]]:
+    fsspec.register_implementation("unsteady", Unsteady, clobber=True)
+    MemoryFileSystem().pipe_file("/x", DATA)
+    Unsteady.calls, Unsteady.failures = 0, []
+    Unsteady.answer.set()
+    yield Unsteady
+    Unsteady.answer.set()
+
+
+@pytest.fixture(params=["local", "memory", "web"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        (tmp_path / "x").write_bytes(DATA)
+        return str(tmp_path / "x")
+    if request.param == "memory":
+        MemoryFileSystem().pipe_file("/files/x", DATA)
+        return "memory://files/x"
+    server = request.getfixturevalue("web")
+    server.files["/x"] = DATA
+    return f"{server.url}/x"
+
+
+def test_reads_are_exact_everywhere(url: str) -> None:
+    """Ranges, whole files, sizes and open files agree on every kind of storage, after pickling too."""
+    storage = pickle.loads(pickle.dumps(Storage()))
+    assert storage.size(url) == len(DATA)
+    assert storage.read_all(url) == DATA
+    assert storage.read_range(url, 3, 700) == DATA[3:700]
+    assert storage.read_ranges(url, [(0, 5), (9, 9), (100, len(DATA))], len(DATA)) == [DATA[:5], b"", DATA[100:]]
+    for buffer in (None, 0, 100):
+        with storage.open(url, buffer=buffer) as file:
+            assert file.read(10) == DATA[:10]
+            assert file.seek(-6, 2) == len(DATA) - 6
+            assert file.read() == DATA[-6:]
+            file.seek(1000)
+            assert file.read(300) == DATA[1000:1300]
+
+
+def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
+    """Never fewer bytes than asked for."""
+    with pytest.raises(DataError, match="asked for") as caught:
+        Storage().read_range(url, len(DATA) - 5, len(DATA) + 1)
+    assert caught.value.shard == url
+    assert caught.value.offset == len(DATA) - 5
+    with pytest.raises(DataError, match=rf"changed since it was indexed: 7 bytes then, {len(DATA)} now"):
+        Storage().read_ranges(url, [(0, 5)], 7)
+
+
+def test_missing_file_is_an_error_at_once(url: str) -> None:
+    """Nothing is gained by trying again."""
+    storage = Storage(first_wait=60.0)
+    for operation in (storage.size, storage.read_all, storage.open):
+        with pytest.raises(DataError, match="does not exist"):
+            operation(url + ".not")
+
+
+def test_transient_failures_are_tried_again(unsteady: type[Unsteady]) -> None:
+    """Two failures, then the answer."""
+    unsteady.failures = [OSError("reset"), TimeoutError("slow")]
+    assert Storage(first_wait=0.0).read_range("unsteady://x", 0, 4) == DATA[:4]
+    assert unsteady.calls == 3
+
+
+def test_lasting_failures_end_in_an_error_without_credentials(unsteady: type[Unsteady]) -> None:
+    """After the agreed number of tries, the cause told and the secrets not."""
+    unsteady.failures = [OSError("GET https://u:hunter2@h/x?sig=hunter2 with SECRETSECRET") for _ in range(9)]
+    storage = Storage({"secret": "SECRETSECRET"}, attempts=3, first_wait=0.0)
+    with pytest.raises(DataError, match=r"GET https://h/x\?sig=\*\*\*") as caught:
+        storage.read_all("unsteady://x")
+    assert unsteady.calls == 3
+    assert "hunter2" not in str(caught.value) + repr(storage)
+    assert "SECRET" not in str(caught.value) + repr(storage)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_refused_access_is_a_config_error_at_once(unsteady: type[Unsteady]) -> None:
+    """Permissions are the user's to mend."""
+    unsteady.failures = [PermissionError("Forbidden"), OSError()]
+    with pytest.raises(ConfigError, match="cannot read unsteady://x: PermissionError: Forbidden"):
+        Storage(first_wait=60.0).read_all("unsteady://x")
+    assert unsteady.calls == 1
+
+
+def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unsteady]) -> None:
+    """Waiting is bounded even where the library would wait for ever."""
+    unsteady.answer.clear()
+    with pytest.raises(DataError, match="no answer within"):
+        Storage(first_wait=0.0, deadline=0.1).read_all("unsteady://x")
+    assert unsteady.calls <= 3
+
+
+def test_web_failures_follow_their_status(web: Any) -> None:
+    """A busy server is asked again, a refusing one is not; the query's values stay hidden."""
+    web.files["/x"] = DATA
+    web.failures = [503, 429]
+    assert Storage(first_wait=0.0).read_range(f"{web.url}/x", 0, 4) == DATA[:4]
+    web.failures, web.requests = [403], []
+    with pytest.raises(ConfigError, match="403") as caught:
+        Storage(first_wait=60.0).read_range(f"{web.url}/x?sig=hunter2", 0, 4)
+    assert len(web.requests) == 1
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_size_of_a_remote_shard_is_asked_once_for_many_reads(web: Any) -> None:
+    """A block costs one request, not two."""
+    web.files["/x"] = DATA
+    storage = Storage()
+    for begin in range(5):
+        storage.read_ranges(f"{web.url}/x", [(begin, begin + 9)], len(DATA))
+    assert [request.split()[0] for request in web.requests] == ["HEAD"] + ["GET"] * 5

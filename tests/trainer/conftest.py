@@ -1,0 +1,26 @@
+"""Loaders over a fake source, on every path that batches take."""
+
+import pytest
+import torch
+from fake_source import STEPS, Plan, Source
+from recorded_backend import RecordedBackend
+
+import rayingest.trainer.loader as loader_module
+from rayingest.trainer import Loader, SlotPool
+
+
+@pytest.fixture(params=["cpu", "cpu, slots", "device"])
+def make(request, monkeypatch):
+    """Makes a loader and gives its source too: on the CPU, and on a recorded device that copies at once."""
+
+    def build(steps=STEPS, failing=(), **options):
+        pool = None if request.param == "cpu" else SlotPool()
+        source = Source(steps, pool, failing)
+        if request.param == "device":
+            monkeypatch.setattr(loader_module, "resolve_device", lambda device: torch.device("cuda", 0))
+            monkeypatch.setattr(loader_module, "CudaBackend", lambda device: RecordedBackend(eager=True))
+            options["prefetch"] = 2
+        return Loader(source, Plan(steps), slots=pool, **options), source
+
+    build.runs_ahead = request.param == "device"
+    return build

@@ -1,0 +1,205 @@
+"""A loader's passes and its position, over a source that records what it is asked."""
+
+import json
+
+import pytest
+from fake_source import STEPS, Plan, Source, epoch_of, xs
+
+from rayingest.errors import ConfigError, StateError
+from rayingest.trainer import Loader
+
+
+def test_passes_follow_each_other_without_a_restart(make):
+    """Each `for` is one epoch, the source is started once and never again while it is in the right place."""
+    loader, source = make()
+    assert [xs(loader) for _ in range(4)] == [epoch_of(number) for number in range(4)]
+    assert source.starts == [(0, 0)]
+    assert len(loader) == STEPS
+    assert (loader.rank, loader.world_size) == (1, 3)
+
+
+def test_position_counts_the_batch_in_hand(make):
+    """Inside the body `step` has counted it; after the last one it is the next epoch's start, in the body already."""
+    loader, _ = make()
+    assert (loader.epoch, loader.step) == (0, 0)
+    seen = []
+    for _ in range(2):
+        for _batch in loader:
+            seen.append((loader.epoch, loader.step))
+            assert loader.state_dict() == Plan().state(*seen[-1])
+    assert seen == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
+
+
+def test_break_gives_up_the_rest_of_the_epoch(make):
+    """At every step but the last the source starts anew; at the last there is nothing to give up."""
+    for steps in range(1, STEPS + 1):
+        loader, source = make()
+        for count, _batch in enumerate(loader, 1):
+            if count == steps:
+                break
+        assert (loader.epoch, loader.step) == ((0, steps) if steps < STEPS else (1, 0))
+        assert xs(loader) == epoch_of(1)
+        assert source.starts == ([(0, 0), (1, 0)] if steps < STEPS else [(0, 0)])
+
+
+def test_resume_at_every_step(make):
+    """The state before each step, through JSON, gives the rest of the epoch and then the next ones whole."""
+    loader, _ = make()
+    states, stream = [loader.state_dict()], []
+    for _ in range(2):
+        for batch in loader:
+            stream += xs([batch])
+            states.append(json.loads(json.dumps(loader.state_dict())))
+    for count, state in enumerate(states):
+        resumed, source = make()
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        epoch, step = divmod(count, STEPS)
+        assert xs(resumed) == epoch_of(epoch, step)
+        assert xs(resumed) == epoch_of(epoch + 1)
+        assert source.starts == [(epoch, step)]
+
+
+def test_a_resumed_pass_that_is_broken_off_is_given_up_too(make):
+    """Only the first pass after a load finishes the interrupted epoch."""
+    loader, _ = make()
+    loader.load_state_dict(Plan().state(3, 1))
+    for batch in loader:
+        assert xs([batch]) == [301]
+        break
+    assert xs(loader) == epoch_of(4)
+
+
+def test_a_state_at_the_end_of_an_epoch_is_the_next_ones_start(make):
+    """All steps done means epoch + 1, step 0, and the next epoch is whole."""
+    loader, _ = make()
+    loader.load_state_dict(Plan().state(2, STEPS))
+    assert (loader.epoch, loader.step) == (3, 0)
+    assert xs(loader) == epoch_of(3)
+
+
+def test_the_last_load_wins(make):
+    """Two loads in a row are the second one."""
+    loader, source = make()
+    loader.load_state_dict(Plan().state(1, 1))
+    loader.load_state_dict(Plan().state(5, 2))
+    assert xs(loader) == epoch_of(5, 2)
+    assert source.starts == [(5, 2)]
+
+
+def test_a_load_ends_the_pass_under_way(make):
+    """The running iterator says what happened to it, and the next `for` goes on from the state."""
+    loader, _ = make()
+    running = iter(loader)
+    next(running)
+    loader.load_state_dict(Plan().state(6, 3))
+    with pytest.raises(RuntimeError, match="load_state_dict was called"):
+        next(running)
+    assert xs(loader) == epoch_of(6, 3)
+
+
+def test_loading_where_the_source_stands_does_not_restart_it(make):
+    """A state of this very moment costs nothing."""
+    loader, source = make()
+    for _batch in loader:
+        break
+    loader.load_state_dict(loader.state_dict())
+    assert xs(loader) == epoch_of(0, 1)
+    assert source.starts == [(0, 0)]
+
+
+def test_a_refused_state_changes_nothing(make):
+    """The plan's error comes through, position and running pass stay."""
+    loader, _ = make()
+    running = iter(loader)
+    next(running)
+    with pytest.raises(StateError, match="d2"):
+        loader.load_state_dict(Plan(data="d2").state(1, 1))
+    assert (loader.epoch, loader.step) == (0, 1)
+    assert xs(running) == epoch_of(0, 1)
+
+
+def test_set_epoch_chooses_the_next_pass(make):
+    """From its start, wherever the loader was, and the epochs after it follow."""
+    loader, _ = make()
+    for _batch in loader:
+        break
+    loader.set_epoch(7)
+    assert (loader.epoch, loader.step) == (7, 0)
+    assert xs(loader) == epoch_of(7)
+    assert xs(loader) == epoch_of(8)
+    loader.load_state_dict(Plan().state(2, 2))
+    loader.set_epoch(2)
+    assert xs(loader) == epoch_of(2)
+
+
+def test_set_epoch_to_where_it_is_costs_nothing(make):
+    """`set_epoch(e)` before every pass, as samplers want it, restarts nothing."""
+    loader, source = make()
+    for number in range(3):
+        loader.set_epoch(number)
+        assert xs(loader) == epoch_of(number)
+    assert source.starts == [(0, 0)]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "3", None])
+def test_what_is_no_epoch_is_refused(epoch):
+    """The value is named."""
+    loader = Loader(Source(), Plan())
+    with pytest.raises(ConfigError, match=f"epoch={epoch!r}"):
+        loader.set_epoch(epoch)
+
+
+def test_a_newer_iterator_ends_the_older(make):
+    """The older says so; the newer is the next epoch."""
+    loader, _ = make()
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    with pytest.raises(RuntimeError, match="newer iterator"):
+        next(older)
+    assert xs(newer) == epoch_of(1)
+    assert next(newer, None) is None
+    assert next(newer, None) is None
+
+
+def test_a_pass_that_gave_its_last_batch_is_exhausted_for_good(make):
+    """Also after a newer pass has begun."""
+    loader, _ = make()
+    older = iter(loader)
+    for _ in range(STEPS):
+        next(older)
+    newer = iter(loader)
+    next(newer)
+    assert next(older, None) is None
+    assert xs(newer) == epoch_of(1, 1)
+
+
+@pytest.mark.parametrize("steps", [0, 1, STEPS])
+def test_zipped_loaders_stay_together(make, steps):
+    """`zip` leaves all but the first one call short of the end, and creates iterators it may never ask."""
+    loaders = [make(steps)[0] for _ in range(3)]
+    for number in range(3):
+        rows = list(zip(*[iter(loader) for loader in loaders], strict=False))
+        assert [xs(row) for row in rows] == [[x] * 3 for x in epoch_of(number, steps=steps)]
+        assert {(loader.epoch, loader.step) for loader in loaders} == {(number + 1, 0)}
+
+
+def test_an_iterator_never_asked_is_a_pass(make):
+    """`iter` begins the pass: the position is its start, and the next one is the next epoch."""
+    loader, _ = make()
+    loader.load_state_dict(Plan().state(2, 3))
+    iter(loader)
+    assert (loader.epoch, loader.step) == (2, 3)
+    iter(loader)
+    assert (loader.epoch, loader.step) == (3, 0)
+
+
+def test_an_epoch_without_steps_passes(make):
+    """Nothing is yielded, nothing is read, the epoch goes on."""
+    loader, source = make(steps=0)
+    assert [xs(loader), xs(loader)] == [[], []]
+    assert (loader.epoch, loader.step) == (2, 0)
+    assert (source.starts, source.gets) == ([], [])
+    loader.load_state_dict(Plan().state(0, 0))
+    assert loader.epoch == 0

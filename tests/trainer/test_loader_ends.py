@@ -1,0 +1,208 @@
+"""How a loader fails, runs ahead, counts and ends, over a source that records what it is asked."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from fake_source import STEPS, Plan, Source, epoch_of, xs
+
+from rayingest.errors import ConfigError, DataError, IngestError
+from rayingest.trainer import Loader, SlotPool
+
+
+def test_an_error_comes_at_its_step_and_the_position_stays(make):
+    """The batches before it arrive; afterwards the next `for` is the next epoch, as after a break."""
+    loader, source = make(failing=[(0, 2)])
+    running = iter(loader)
+    assert xs([next(running), next(running)]) == [0, 1]
+    with pytest.raises(DataError, match="broken at 0, 2"):
+        next(running)
+    assert (loader.epoch, loader.step) == (0, 2)
+    assert xs(loader) == epoch_of(1)
+    assert source.starts == [(0, 0), (1, 0)]
+
+
+def test_a_step_that_failed_can_be_tried_again(make):
+    """The state still stands before it, and loading that starts the source there anew."""
+    loader, source = make(failing=[(0, 2)])
+    running = iter(loader)
+    assert xs([next(running), next(running)]) == [0, 1]
+    with pytest.raises(DataError):
+        next(running)
+    source.failing.clear()
+    loader.load_state_dict(loader.state_dict())
+    assert xs(loader) == epoch_of(0, 2)
+    assert source.starts == [(0, 0), (0, 2)]
+
+
+def test_an_error_ends_its_iterator(make):
+    """Asking again yields nothing more, as with a generator."""
+    loader, _ = make(failing=[(0, 0)])
+    running = iter(loader)
+    with pytest.raises(DataError):
+        next(running)
+    assert next(running, None) is None
+
+
+def test_an_error_at_the_next_epochs_start_waits_for_that_epoch(make):
+    """Running ahead across the end of an epoch does not spoil the epoch before."""
+    loader, _ = make(failing=[(1, 0)])
+    assert xs(loader) == epoch_of(0)
+    with pytest.raises(DataError, match="broken at 1, 0"):
+        next(iter(loader))
+    assert (loader.epoch, loader.step) == (1, 0)
+
+
+def test_an_error_ahead_of_a_break_is_never_raised(make):
+    """What was given up cannot fail."""
+    loader, _ = make(failing=[(0, 1), (0, 2)])
+    for _batch in loader:
+        break
+    assert xs(loader) == epoch_of(1)
+
+
+def test_a_source_that_cannot_start_leaves_the_pass_to_be_tried_again(make):
+    """A failing start is no pass."""
+    loader, source = make()
+    start, source.start = source.start, lambda epoch, step: (_ for _ in ()).throw(IngestError("no workers"))
+    with pytest.raises(IngestError, match="no workers"):
+        iter(loader)
+    source.start = start
+    assert xs(loader) == epoch_of(0)
+
+
+def test_a_batch_out_of_order_is_refused(make):
+    """A source that gives another step than is due is an error, not training data."""
+    loader, source = make()
+    running = iter(loader)
+    next(running)
+    source.at = (5, 3)
+    with pytest.raises(IngestError, match=r"gave \(epoch, step\) \(5, 3\)"):
+        list(running)
+
+
+def test_nothing_is_fetched_past_the_declared_epochs(make):
+    """With `epochs=2` the source is asked for two epochs and not one batch more, until the loop wants one."""
+    loader, source = make(epochs=2)
+    assert loader.epochs == 2
+    list(loader)
+    list(loader)
+    assert source.gets == [(epoch, step) for epoch in range(2) for step in range(STEPS)]
+    assert xs(loader) == epoch_of(2)
+    assert source.starts == [(0, 0)]
+
+
+def test_running_ahead_crosses_the_end_of_an_epoch(make):
+    """With epochs to come, a device already has the next epoch's first batches when it begins."""
+    loader, source = make(epochs=2)
+    list(loader)
+    ahead = [(1, 0), (1, 1)] if make.runs_ahead else []
+    assert source.gets[STEPS:] == ahead
+
+
+def test_close_is_once_and_iterating_afterwards_is_an_error(make):
+    """For a new `for` and for a pass under way alike; what was handed out stays."""
+    loader, source = make()
+    with loader:
+        running = iter(loader)
+        batch = next(running)
+    loader.close()
+    assert source.closed == 1
+    for iterate in (lambda: next(running), lambda: iter(loader)):
+        with pytest.raises(IngestError, match="closed"):
+            iterate()
+    assert xs([batch]) == [0]
+    assert loader.state_dict() == Plan().state(0, 1)
+
+
+def test_an_exception_in_the_loop_closes_the_source(make):
+    """`with` gives everything back whatever happens inside."""
+    loader, source = make()
+
+    def train():
+        with loader:
+            for _batch in loader:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert source.closed == 1
+
+
+def test_a_dropped_loader_closes_its_source(make):
+    """Without close or `with`; a pass under way keeps it."""
+    loader, source = make()
+    running = iter(loader)
+    del loader
+    gc.collect()
+    assert source.closed == 0
+    next(running)
+    del running
+    gc.collect()
+    assert source.closed == 1
+
+
+def test_stats_merge_source_and_loop(make):
+    """Waiting and working seconds by the loader's clock; a validation pass in between is neither."""
+    now = [0.0]
+    loader, source = make(clock=lambda: now[0])
+
+    def take_three_seconds():
+        now[0] += 3
+
+    source.on_get = take_three_seconds
+    running = iter(loader)
+    for _ in range(2):
+        next(running)
+        now[0] += 2
+    now[0] += 1000
+    next(iter(loader))
+    stats = loader.stats()
+    fetched = len(source.gets)
+    assert stats["read_bytes"] == 5
+    assert stats["batches"] == 3
+    assert stats["wait_seconds"] == 3 * fetched
+    assert stats["step_seconds"] == 2
+    assert stats["wait_share"] == pytest.approx(3 * fetched / (3 * fetched + 2))
+    assert stats["pinned_bytes"] == 0
+    assert stats["slot_bytes"] >= 0
+    assert stats["slots"] >= 0
+
+
+def test_stats_before_any_batch_are_zero():
+    """Nothing waited for is no share, not a division by zero."""
+    stats = Loader(Source(), Plan()).stats()
+    assert (stats["batches"], stats["wait_share"]) == (0, 0.0)
+
+
+@pytest.mark.parametrize("options", [{"device": "gpu"}, {"prefetch": -1}, {"pin_memory": True}])
+def test_options_that_cannot_work_close_the_source(options, monkeypatch):
+    """The loader owns the source from its call on: a refused one leaves nothing running."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    source = Source()
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        Loader(source, Plan(), **options)
+    assert source.closed == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_batches_are_the_users_to_keep_and_to_change():
+    """Every batch of three epochs kept and written to; none changes under the user's hands."""
+    pool = SlotPool()
+    loader = Loader(Source(pool=pool), Plan(), slots=pool)
+    kept = []
+    for _ in range(3):
+        for batch in loader:
+            batch["__index__"] += 1
+            kept.append(batch)
+    assert xs(kept) == [x + 1 for number in range(3) for x in epoch_of(number)]
+    assert loader.stats()["slots"] == 12
+
+
+def test_the_trainer_needs_neither_ray_nor_pyarrow():
+    """A fresh interpreter that imports it has loaded neither."""
+    code = "import sys, rayingest.trainer; print(sorted({'ray', 'pyarrow'} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

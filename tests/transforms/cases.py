@@ -1,0 +1,64 @@
+"""Raw blocks of every kind, and running a description over them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+from ray import cloudpickle
+
+from rayingest.transforms.pipeline import Pipeline
+
+SHARD = {b"shard": b"mem://data/a.tar"}
+
+
+def block(first_offset=0, **columns) -> pa.Table:
+    """A raw block; `KEY` and `JSON` stand for the columns of these names."""
+    names = {"KEY": "__key__", "JSON": "__json__"}
+    n = len(next(iter(columns.values())))
+    table = {"__offset__": pa.array(range(first_offset, first_offset + 10 * n, 10), pa.int64())}
+    for name, values in columns.items():
+        table[names.get(name, name)] = values
+    return pa.table(table).replace_schema_metadata(SHARD)
+
+
+def jpeg(i: int, height=40, width=50) -> bytes:
+    file = io.BytesIO()
+    coarse = np.random.default_rng(i).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize((width, height)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def shard(start=0, n=4) -> pa.Table:
+    """A WebDataset block of jpg, cls and json members."""
+    return block(
+        first_offset=start * 10,
+        KEY=[f"k{i}" for i in range(start, start + n)],
+        jpg=[jpeg(i) for i in range(start, start + n)],
+        cls=[str(i).encode() for i in range(start, start + n)],
+        json=[json.dumps({"i": i}).encode() for i in range(start, start + n)],
+    )
+
+
+def run(stages, *tables, epoch=0, seed=1, rows=None, **options):
+    """All rows of the tables, or the given places in them, through a pipeline that has been pickled."""
+    pipeline = cloudpickle.loads(cloudpickle.dumps(Pipeline(tuple(stages), seed, **options)))
+    return pipeline.run(*arguments(tables, rows), epoch)
+
+
+def arguments(tables, rows=None):
+    table_of = np.concatenate([np.full(len(table), t) for t, table in enumerate(tables)])
+    row_of = np.concatenate([np.arange(len(table)) for table in tables])
+    rows = np.arange(len(table_of)) if rows is None else np.asarray(rows)
+    return list(tables), table_of[rows], row_of[rows], 100 + rows
+
+
+def noisy(sample, rng):
+    return {**sample, "noise": rng.random(3)}
+
+
+def noisy_x(sample, rng, scale):
+    return {"x": rng.random() * scale}

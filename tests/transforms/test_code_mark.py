@@ -1,0 +1,92 @@
+"""Marks change with the code, and with nothing else."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+from ray import cloudpickle
+
+from rayingest.transforms import images
+from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from tests.transforms.cases import noisy, noisy_x
+
+
+def scaled(factor):
+    def scale(sample):
+        return {"x": sample["cls"] * factor}
+
+    return scale
+
+
+def test_code_marks_change_with_the_code():
+    """Bytecode, constants, closures, value objects, order, methods of classes and the collate all count."""
+
+    class One:
+        def __call__(self, sample):
+            return {"x": 1}
+
+    class Two:
+        def __call__(self, sample):
+            return {"x": 2}
+
+    descriptions = [
+        (),
+        (Map(lambda s: {"x": s["cls"] + 1}),),
+        (Map(lambda s: {"x": s["cls"] + 2}),),
+        (Map(lambda s: {"x": [s["cls"] + 2 for _ in range(3)]}),),
+        (Map(lambda s: {"x": [s["cls"] + 3 for _ in range(3)]}),),
+        (Map(scaled(2)),),
+        (Map(scaled(3)),),
+        (Map(functools.partial(noisy_x, scale=1)),),
+        (Map(functools.partial(noisy_x, scale=2)),),
+        (Map(One),),
+        (Map(Two),),
+        (Map(One()),),
+        (Decode({"jpg": images.Resize(8)}),),
+        (Decode({"jpg": images.Resize(9)}),),
+        (Decode({"png": images.Resize(8)}),),
+        (Select({"a": "b"}),),
+        (Select({"b": "a"}),),
+        (Map(noisy), Select({"a": "b"})),
+        (Select({"a": "b"}), Map(noisy)),
+    ]
+    marks = [Pipeline(stages, 0).code_mark for stages in descriptions]
+    assert len(set(marks)) == len(descriptions)
+    assert Pipeline((), 0, collate=len).code_mark not in marks
+    assert marks == [cloudpickle.loads(cloudpickle.dumps(Pipeline(stages, 5))).code_mark for stages in descriptions]
+
+
+def test_code_marks_are_the_same_in_every_process():
+    """Whatever the hash seed, and however often the code has run."""
+    script = """
+from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from rayingest.transforms import images
+def again(n):
+    return n and again(n - 1)
+class Words:
+    def __call__(self, sample):
+        return {"x": sample["w"] in {"a", "b", "c", "d"}, "y": again(2)}
+words = {"p", "q", "r", "s"}
+fn = lambda sample: {**sample, "x": sample["w"] in words or sample["w"] in {"a", "b", "c", "d"}}
+def local():
+    known = {"p", "q", "r", "s"}
+    return lambda sample: {"x": sample["w"] in known}
+for _ in range(300):
+    fn({"w": "z"}); again(3)
+decode = Decode({"a": images.RandomResizedCrop(8), "w": again})
+print(Pipeline((Select({"a": "b"}), decode, Map(Words), Map(fn), Map(local())), 0).code_mark)
+"""
+    marks = [
+        subprocess.run(
+            [sys.executable, "-c", script.replace("300", warm)],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed, warm in (("0", "0"), ("1", "300"))
+    ]
+    assert len(marks[0].strip()) == 8
+    assert marks[0] == marks[1]

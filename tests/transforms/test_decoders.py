@@ -1,0 +1,146 @@
+"""What bytes become by extension, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+
+import msgpack
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.transforms import decoders
+from rayingest.transforms.decoders import decoder_for, gunzip
+
+
+def saved(write, *args, **kwargs) -> bytes:
+    file = io.BytesIO()
+    write(file, *args, **kwargs)
+    return file.getvalue()
+
+
+def png(color=(1, 2, 3)) -> bytes:
+    return saved(lambda file: Image.new("RGB", (5, 4), color).save(file, "PNG"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "value"),
+    [
+        ("txt", "grüß".encode(), "grüß"),
+        ("caption.TXT", b"a", "a"),
+        ("transcript", b"a", "a"),
+        ("cls", b" 17\n", 17),
+        ("a.index", b"-3", -3),
+        ("json", b'{"a": [1, 2.5]}', {"a": [1, 2.5]}),
+        ("jsn", b"null", None),
+        ("msg", msgpack.packb({"a": 1, 2: b"x"}), {"a": 1, 2: b"x"}),
+        ("txt.gz", gzip.compress(b"hello"), "hello"),
+        ("cls.gz.gz", gzip.compress(gzip.compress(b"4")), 4),
+        ("bin.gz", gzip.compress(b"\x00\x01"), b"\x00\x01"),
+        ("gz", gzip.compress(b"z"), b"z"),
+    ],
+)
+def test_plain_decoders(name, data, value):
+    """Extensions decide by the last dotted part in any case, with .gz unwrapped first."""
+    decoder = decoder_for(name)
+    assert decoder is not None
+    assert decoder(data) == value
+
+
+def test_arrays():
+    """npy gives the array, npz a dict of them."""
+    array = np.arange(6, dtype=np.int16).reshape(2, 3)
+    loaded = decoder_for("x.npy")(saved(np.save, array))
+    assert loaded.dtype == np.int16
+    np.testing.assert_array_equal(loaded, array)
+    both = decoder_for("npz")(saved(np.savez_compressed, a=array, b=array * 2))
+    assert list(both) == ["a", "b"]
+    np.testing.assert_array_equal(both["b"], array * 2)
+
+
+@pytest.mark.parametrize("name", ["bin", "dat", "tar", "seg", "jpg2", "", "mp4"])
+def test_unknown_extensions_stay_bytes(name):
+    """Anything not in the table has no decoder."""
+    assert decoder_for(name) is None
+
+
+@pytest.mark.parametrize("extension", ["jpg", "jpeg", "png", "ppm", "pnm", "webp", "bmp", "tif", "tiff", "gif"])
+def test_images_become_rgb(extension):
+    """Every image extension gives uint8 (height, width, 3)."""
+    form = {"jpg": "JPEG", "tif": "TIFF", "pnm": "PPM"}.get(extension, extension.upper())
+    data = saved(lambda file: Image.new("RGB", (5, 4), (200, 200, 200)).save(file, form))
+    image = decoder_for(f"left.{extension}")(data)
+    assert (image.dtype, image.shape) == (np.uint8, (4, 5, 3))
+    assert abs(image.astype(int) - 200).max() <= 2
+
+
+@pytest.mark.parametrize("name", ["pkl", "pickle", "pyd", "a.pth", "pkl.gz"])
+def test_pickles_are_refused(name):
+    """The error names the field, says why, and how to read it as bytes."""
+    with pytest.raises(ConfigError, match="unpickling can run any code") as caught:
+        decoder_for(name)(gzip.compress(b"x"))
+    assert repr(name) in str(caught.value)
+    assert "bytes)" in str(caught.value) or "bytes})" in str(caught.value)
+    assert (".decode(pkl=bytes)" in str(caught.value)) == (name == "pkl")
+
+
+def test_pickled_objects_inside_arrays_are_refused():
+    """An .npy of objects is not unpickled, whether alone or in an .npz."""
+    objects = np.array([{}, []], dtype=object)
+    with pytest.raises(DataError, match="npy"):
+        decoder_for("npy")(saved(np.save, objects, allow_pickle=True))
+    with pytest.raises(DataError, match="npy"):
+        decoder_for("npz")(saved(np.savez, a=objects))
+
+
+def test_gzip_bomb_is_refused():
+    """Unfolding stops at the limit, over all members together."""
+    data = gzip.compress(bytes(100_000))
+    assert len(gunzip(data, limit=100_000)) == 100_000
+    with pytest.raises(DataError, match="more than 99999 bytes"):
+        gunzip(data, limit=99_999)
+    with pytest.raises(DataError, match="more than 150000 bytes"):
+        gunzip(data + data, limit=150_000)
+
+
+def test_gzip_members_and_padding():
+    """Several members are one field, zeros behind them are padding, a missing tail is an error."""
+    assert gunzip(gzip.compress(b"a") + gzip.compress(b"b") + bytes(7)) == b"ab"
+    for broken in (gzip.compress(b"abc")[:-3], b"", b"plain", gzip.compress(b"a") + b"junk"):
+        with pytest.raises(DataError, match="gzip"):
+            gunzip(broken)
+
+
+def test_npz_bomb_is_refused(monkeypatch):
+    """An archive is refused by what its members say they unfold to, before any is read."""
+    monkeypatch.setattr(decoders, "MAX_UNFOLDED", 1_000)
+    with pytest.raises(DataError, match="limit is 1000"):
+        decoder_for("npz")(saved(np.savez_compressed, a=np.zeros(1_000)))
+
+
+@pytest.mark.parametrize("name", ["npy", "npz"])
+@pytest.mark.parametrize("data", [b"", b"PK", b"\x93NUMPY", b"nonsense"])
+def test_broken_arrays(name, data):
+    """What is no array is a DataError."""
+    with pytest.raises(DataError):
+        decoder_for(name)(data)
+
+
+def test_truncated_array():
+    """An array cut short is a DataError."""
+    with pytest.raises(DataError, match="npy"):
+        decoder_for("npy")(saved(np.save, np.zeros(100))[:-5])
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("a.npy", saved(np.save, np.zeros(100))[:-5])
+    with pytest.raises(DataError, match="npy"):
+        decoder_for("npz")(whole.getvalue())
+
+
+def test_json_stays_what_it_is():
+    """JSON of a whole sample file is not interpreted further."""
+    assert decoder_for("meta.json")(json.dumps({"id": "7", "jpg": None}).encode()) == {"id": "7", "jpg": None}

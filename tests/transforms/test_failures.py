@@ -1,0 +1,135 @@
+"""What goes wrong is named: sample, shard, and the user's own line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.transforms import images
+from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
+from tests.transforms.cases import block, jpeg, run, shard
+
+
+def test_an_exception_names_sample_shard_and_the_users_line():
+    """The innermost line of the user's own code, not of a library that it called; the original is the cause."""
+
+    def helper(value):
+        return json.loads(value)  # the line to name
+
+    def broken(sample):
+        return {"x": helper("{") if sample["cls"] == 2 else 0}
+
+    with pytest.raises(DataError) as caught:
+        run([Map(broken)], shard(7, n=1), shard())
+    error = pickle.loads(pickle.dumps(caught.value))
+    line = next(
+        i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# the line to name")
+    )
+    assert (error.shard, error.offset, error.sample, error.key) == ("mem://data/a.tar", 20, 103, "k2")
+    assert "map test_an_exception_names_sample_shard_and_the_users_line.<locals>.broken: JSONDecodeError: " in str(
+        error
+    )
+    assert f"(in {__file__}:{line}, helper)" in str(error)
+    assert isinstance(caught.value.__cause__, json.JSONDecodeError)
+
+
+def test_decoder_errors_name_the_field():
+    """Built-in and user decoders alike; a truncated JPEG, a bomb and a wrong number among them."""
+    cut = block(KEY=["a"], jpg=[jpeg(0)[:-40]])
+    with pytest.raises(
+        DataError,
+        match=r"^decode of 'jpg': OSError: .*truncated.*\[shard mem://data/a.tar, offset 0, sample 100, key a\]$",
+    ) as caught:
+        run([], cut)
+    assert "(in " not in str(caught.value)
+    with pytest.raises(DataError, match=r"decode of 'image': OSError"):
+        run([Select({"image": "jpg"}), Decode({"image": images.Resize(8)})], cut)
+    with pytest.raises(DataError, match=r"decode of 'cls': ValueError: invalid literal"):
+        run([], block(KEY=["a"], cls=[b"one"]))
+    with pytest.raises(DataError, match=r"decode of 'jpg': not an image .*\[shard"):
+        run([], block(KEY=["a"], jpg=[b"nothing"]))
+    with pytest.raises(DataError, match=r"decode of 'txt.gz': gzip data is cut short"):
+        run([], block(KEY=["a"], **{"txt.gz": [b"\x1f\x8b"]}))
+    with pytest.raises(DataError, match=r"decode of 'cls': ZeroDivisionError: .*test_\w+.py:\d+, <lambda>"):
+        run([Decode({"cls": lambda value: 1 / 0})], shard())
+
+
+def test_errors_of_batches_name_the_shard_and_no_sample():
+    """Which row was to blame is not known."""
+    with pytest.raises(DataError, match=r"map_batches .*: KeyError: 'z' \(in .*test_\w+.py:\d+, <lambda>\)") as caught:
+        run([MapBatches(lambda columns: columns["z"])], shard())
+    assert (caught.value.shard, caught.value.sample) == ("mem://data/a.tar", None)
+
+
+def test_data_errors_of_the_users_own_are_kept():
+    """A DataError raised by the user keeps its reason and gets the place it lacks."""
+
+    def refuse(sample):
+        raise DataError("too dark", key="mine")
+
+    with pytest.raises(DataError, match="too dark") as caught:
+        run([Map(refuse)], shard())
+    assert (caught.value.sample, caught.value.key) == (100, "mine")
+    assert caught.value.reason.endswith("refuse: too dark")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_interrupts_pass(stop):
+    """What is no Exception is not an error of data."""
+
+    def interrupted(sample):
+        raise stop
+
+    for stage in (Map(interrupted), MapBatches(interrupted), Decode({"cls": interrupted})):
+        with pytest.raises(stop):
+            run([stage], shard())
+
+
+@pytest.mark.parametrize("result", [None, 3, [1]])
+def test_maps_must_return_a_dict(result):
+    """A forgotten return is named as such, with the sample."""
+    with pytest.raises(DataError, match=f"returned {type(result).__name__}, not a dict of fields") as caught:
+        run([Map(lambda sample: result)], shard())
+    assert caught.value.sample == 100
+
+
+class NeedsArgument:
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, sample):
+        return sample
+
+
+class NotCallable:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: Map(3), "3 cannot be called"),
+        (lambda: Map(lambda: 0), "needs nothing"),
+        (lambda: Map(lambda a, b, c: 0), "needs a, b, c"),
+        (lambda: Map(lambda a, b, rng: 0), "needs a, b, rng"),
+        (lambda: Map(lambda rng: 0), "needs rng"),
+        (lambda: MapBatches(lambda a, *, size: 0), "needs a, size"),
+        (lambda: Map(NeedsArgument), "needs size to be set up"),
+        (lambda: Map(NotCallable), "__call__"),
+        (lambda: Decode({"jpg": 3}), "decode of 'jpg': 3 cannot be called"),
+        (lambda: Decode({"jpg": lambda a, b, c: 0}), "decode of 'jpg'.*needs a, b, c"),
+        (lambda: Decode({}), "decode takes"),
+        (lambda: Select({}), "select takes"),
+        (lambda: Select({"a": 3}), "select takes"),
+        (lambda: Pipeline((len,), 0), "a stage is"),
+        (lambda: Pipeline((), 0, collate=3), "collate=3 cannot be called"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_described(build, said):
+    """ConfigError before anything runs."""
+    with pytest.raises(ConfigError, match=said):
+        build()
