@@ -207,10 +207,18 @@ def _read(
         raise ConfigError(f"block_bytes={block_bytes}: at least 1")
     return Dataset(
         format_name,
-        os.fspath(urls) if isinstance(urls, (str, os.PathLike)) else tuple(os.fspath(url) for url in urls),
-        None if index is None else os.fspath(index),
+        _here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(_here, urls)),
+        None if index is None else _here(index),
         block_bytes,
         strict,
         dict(storage_options or {}),
         {name: value for name, value in options.items() if value is not None},
     )
+
+
+def _here(url: str | os.PathLike[str]) -> str:
+    """A relative path made absolute: whoever makes the loader may stand elsewhere, as workers of Ray Train do."""
+    text = os.fspath(url)
+    if "://" in text or "::" in text or not text.strip() or text.startswith("pipe:"):
+        return text
+    return os.path.join(os.getcwd(), os.path.expanduser(text))  # noqa: PTH109, PTH111

@@ -1,6 +1,18 @@
-"""What all tests share: property tests draw the same cases on every run, and never fail for being slow."""
+"""What all tests share: property tests draw the same cases on every run, one Ray cluster serves all who need one."""
 
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+# A token file in the home of whoever runs this would make Ray ask for authentication.
+os.environ["RAY_AUTH_MODE"] = "disabled"
 
 settings.register_profile(
     "fixed",
@@ -11,3 +23,42 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Indexes are kept in a folder of this run's, in this process and in all that it starts."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def cluster(cache_home: Path) -> Iterator[Any]:
+    """A Ray cluster of one node with more CPUs than there are; its workers find the tests' modules."""
+    import ray
+
+    root = str(Path(__file__).parent.parent)
+    ray.init(
+        num_cpus=12,
+        object_store_memory=400 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": root, "XDG_CACHE_HOME": str(cache_home)}},
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., None]:
+    """Waits until something holds, and fails after a deadline."""
+
+    def wait(holds: Callable[[], object], seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"not within {seconds:g} s"
+            time.sleep(0.02)
+
+    return wait

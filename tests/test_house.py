@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -26,6 +26,8 @@ FLOOR = {
     "local": 2,
     "trainer": 3,
     "dataset": 4,
+    "loading": 4,
+    "summary": 4,
     "config": 4,
     "cli": 4,
     "observe": 4,
@@ -37,10 +39,10 @@ FLOOR = {
 
 
 class Import(NamedTuple):
-    """One imported name, as far as it can be a module; `lazy` where importing the module does not import it."""
+    """A name that is imported, which may be a module, and when: at `import`, in a `call`, or for `types` alone."""
 
     name: str
-    lazy: bool
+    when: str
 
 
 def part(module: str) -> str:
@@ -60,23 +62,24 @@ def modules() -> dict[str, Path]:
 
 def read_imports(source: str, module: str, is_package: bool = False) -> list[Import]:
     """The imports of a module's source, relative ones resolved; `from a import b` gives `a.b`."""
-    return list(_walk(ast.parse(source), module if is_package else module.rpartition(".")[0], False))
+    return list(_walk(ast.parse(source), module if is_package else module.rpartition(".")[0], "import"))
 
 
-def _walk(node: ast.AST, package: str, lazy: bool) -> Iterator[Import]:
+def _walk(node: ast.AST, package: str, when: str) -> Iterator[Import]:
     if isinstance(node, ast.Import):
-        yield from (Import(alias.name, lazy) for alias in node.names)
+        yield from (Import(alias.name, when) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         above = package.split(".")
         base = [*above[: len(above) - node.level + 1]] if node.level else []
         base += [node.module] if node.module else []
-        yield from (Import(".".join([*base, alias.name]), lazy) for alias in node.names)
+        yield from (Import(".".join([*base, alias.name]), when) for alias in node.names)
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        yield from (found for child in node.body for found in _walk(child, package, True))
-        yield from (found for child in node.orelse for found in _walk(child, package, lazy))
+        yield from (found for child in node.body for found in _walk(child, package, "types"))
+        yield from (found for child in node.orelse for found in _walk(child, package, when))
     else:
-        lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from (found for child in ast.iter_child_nodes(node) for found in _walk(child, package, lazy))
+        if when == "import" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            when = "call"
+        yield from (found for child in ast.iter_child_nodes(node) for found in _walk(child, package, when))
 
 
 @cache
@@ -85,15 +88,18 @@ def imports(module: str) -> tuple[Import, ...]:
     return tuple(read_imports(path.read_text(), module, path.name == "__init__.py"))
 
 
-def internal(module: str) -> set[str]:
-    """The package's own modules that a module imports anywhere in it."""
-    names = {found.name for found in imports(module) if found.name.split(".")[0] == "rayingest"}
+EVER = ("import", "call", "types")
+
+
+def internal(module: str, when: Sequence[str] = EVER) -> set[str]:
+    """The package's own modules that a module imports."""
+    names = {name for name, at in imports(module) if name.split(".")[0] == "rayingest" and at in when}
     return {name if name in modules() else name.rpartition(".")[0] for name in names}
 
 
-def external(module: str, lazily: bool = True) -> set[str]:
-    """What a module imports from outside, by the first name; `lazily` counts imports inside functions."""
-    tops = {found.name.split(".")[0] for found in imports(module) if lazily or not found.lazy}
+def external(module: str, when: Sequence[str] = EVER) -> set[str]:
+    """What a module imports from outside, by the first name."""
+    tops = {name.split(".")[0] for name, at in imports(module) if at in when}
     return tops - sys.stdlib_module_names - {"rayingest"}
 
 
@@ -106,7 +112,7 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter({name: ends - {name} for name, ends in edges.items()}).prepare()
     except CycleError as error:
-        return error.args[1]
+        return list(error.args[1])
     return []
 
 
@@ -132,9 +138,9 @@ def test_imports_are_found_wherever_they_stand() -> None:
     )
     found = read_imports(source, "x.y.z")
     eager = ["a.b", "c", "x.y.d", "x.y.e.f", "x.g.h", "i.j", "m", "n", "o"]
-    assert [name for name, lazy in found if not lazy] == eager
-    assert [name for name, lazy in found if lazy] == ["l", "q"]
-    assert read_imports("from . import d", "x.y", is_package=True) == [("x.y.d", False)]
+    assert [name for name, when in found if when == "import"] == eager
+    assert [other for other in found if other.when != "import"] == [("l", "types"), ("q", "call")]
+    assert read_imports("from . import d", "x.y", is_package=True) == [("x.y.d", "import")]
 
 
 def test_rings_are_found() -> None:
@@ -163,8 +169,8 @@ def test_who_executes_a_plan_knows_no_other_who_does() -> None:
 
 
 def test_no_module_imports_itself_in_a_ring() -> None:
-    """Lazy imports count: a ring that is dodged is a ring."""
-    assert cycle({module: internal(module) for module in modules()}) == []
+    """Imports in a call count, as a ring that is dodged is a ring; names for type checkers alone do not."""
+    assert cycle({module: internal(module, ("import", "call")) for module in modules()}) == []
 
 
 def test_parts_do_not_import_each_other_both_ways() -> None:
@@ -193,7 +199,7 @@ def test_only_the_cluster_imports_ray() -> None:
 
 def test_only_the_trainer_imports_torch() -> None:
     """Below the floor that users touch; a transform may, inside a function."""
-    eager = [m for m in on_floor(-1, 0, 1, 2) if "torch" in external(m, lazily=False)]
+    eager = [m for m in on_floor(-1, 0, 1, 2) if "torch" in external(m, ("import",))]
     lazy = [m for m in on_floor(-1, 0, 1, 2) if "torch" in external(m) and part(m) != "transforms"]
     assert eager == lazy == []
 

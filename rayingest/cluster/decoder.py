@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from rayingest.cluster.reader import STORE_OVERHEAD
 from rayingest.errors import IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
@@ -65,7 +64,7 @@ class Decoder:
                 samples = order.rows.samples(pipeline, tables)
                 wait = pipeline.collate is not None and not order.whole
                 result = list(samples) if wait else pipeline.finish(samples)
-                parts.append(PartDone(_size(result) + STORE_OVERHEAD))
+                parts.append(PartDone(_size(result)))
             except IngestError as error:
                 parts.append(PartDone(0, error))
             results.append(result)

@@ -21,6 +21,7 @@ import ray.exceptions as rx
 from rayingest.cluster.assembly import assemble_batch
 from rayingest.cluster.decoder import PartOrder
 from rayingest.cluster.pool import Member, Pool
+from rayingest.cluster.reader import BLOCK_OVERHEAD
 from rayingest.errors import ConfigError, IngestError, WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
@@ -28,6 +29,8 @@ from rayingest.plan.planner import Picks
 from rayingest.plan.protocols import Batch, BufferPool
 from rayingest.stream import Stream
 
+_ROW_OVERHEAD = 64
+"""Bytes that a raw block takes for a sample besides its fields: its key, its offset, where its fields begin."""
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _SILENCE_SECONDS = 30.0
@@ -87,7 +90,8 @@ class Feeder:
         self._key = uuid.uuid4().hex
         self._work = ray.put(stream.work)
         row_bytes = stream.work.pipeline.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
-        self._dispatch = Dispatch(stream.manifest.nbytes, limits, row_bytes)
+        sizes = stream.manifest.nbytes + _ROW_OVERHEAD * stream.manifest.samples + BLOCK_OVERHEAD
+        self._dispatch = Dispatch(sizes, limits, row_bytes)
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException]] = queue.SimpleQueue()
         self._generation = 0  # of the consumer's start; what older ones left in the outbox is thrown away
@@ -133,6 +137,9 @@ class Feeder:
             if isinstance(item, BaseException):
                 raise item
             return item
+
+    def ready(self) -> bool:
+        return not self._outbox.empty()
 
     def stats(self) -> dict[str, Any]:
         dispatch = self._dispatch
@@ -245,7 +252,13 @@ class Feeder:
         if isinstance(error, rx.RayActorError):
             self._pool.report_dead(member)
         else:
-            self._fail(ConfigError(f"{member.name} cannot take up the description of the data: {error}"))
+            last = str(error).strip().splitlines()[-1]
+            self._fail(
+                ConfigError(
+                    f"the workers cannot take up the description of the data: {last}; what it uses must be importable "
+                    "there: install it, or give ray.init a runtime_env with working_dir or py_modules"
+                )
+            )
         return []
 
     def _lost(self, member: Member) -> list[ev.Event]:

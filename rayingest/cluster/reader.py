@@ -14,8 +14,8 @@ import ray
 from rayingest.stream import Spans, Work
 
 THREADS = 8
-STORE_OVERHEAD = 1024
-"""Bytes that an object takes in the store besides its buffers."""
+BLOCK_OVERHEAD = 2048
+"""Bytes that a raw block takes in the store besides its buffers."""
 
 
 class Reader:
@@ -40,5 +40,5 @@ class Reader:
         """((bytes of each block, seconds), *blocks)."""
         begun = time.perf_counter()
         tables: list[pa.Table] = self._work[key].read(spans)
-        nbytes = tuple(table.nbytes + STORE_OVERHEAD for table in tables)
+        nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
         return [(nbytes, time.perf_counter() - begun), *tables]

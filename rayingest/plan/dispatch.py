@@ -228,6 +228,8 @@ class Dispatch:
     def _decode(self) -> None:
         """Have pieces decoded that lack nothing, the earliest first, as long as a decoder is free."""
         while (worker := self.workforce.free("decoder")) is not None:
+            if not self.pace.measured and any(task.pieces for task in self.workforce.tasks.values()):
+                return  # the first decode shows what a row takes, before there are many
             pieces = self._next_decode()
             if not pieces:
                 return

@@ -70,9 +70,8 @@ class Planner:
         block, row = sequence.locate(place)
         if self.order.seed is None:
             last_place = place - row + self.manifest.samples[block] - 1
-            until = np.clip(
-                last_place // self.order.batch + 1, step + 1, self.steps_per_epoch
-            )  # a repeat's block may be past
+            # A row of padding may repeat a block that is past.
+            until = np.clip(last_place // self.order.batch + 1, step + 1, self.steps_per_epoch)
         return Picks(epoch, step, rows, block, row, self.manifest.first_ordinal[block] + row, mine.valid, until)
 
     def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, np.ndarray]:

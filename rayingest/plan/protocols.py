@@ -55,6 +55,9 @@ class BatchSource(Protocol):
     def get(self) -> Batch:
         """The next batch, waiting for it. Raises what went wrong with exactly that step, in its place."""
 
+    def ready(self) -> bool:
+        """Whether `get` would give a batch, or an error, without waiting."""
+
     def stats(self) -> dict[str, Any]:
         """Counters and gauges by name: seconds, bytes, samples."""
 

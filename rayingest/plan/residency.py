@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import enum
 import heapq
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rayingest.plan.pieces import NEVER, Key, Piece
+
+_MARGIN = 0.25
+"""Added to what blocks took so far, where that was less than the index said (columns left out, for example)."""
 
 
 class BlockState(enum.Enum):
@@ -49,7 +53,7 @@ class Residency:
 
     def __init__(self, sizes: np.ndarray) -> None:
         self._sizes = sizes
-        self._ratio = 1.0
+        self._ratio, self._largest_ratio = 1.0, 0.0  # of true sizes to the index's figures
         self.measured = False
         self.blocks: dict[int, Block] = {}
         self.held = 0
@@ -59,8 +63,8 @@ class Residency:
         self._expiring: list[tuple[int, int]] = []
 
     def size(self, number: int) -> int:
-        """Bytes that this block is expected to take: the index's figure, corrected by what arrived so far."""
-        return max(1, int(self._sizes[number] * self._ratio))
+        """Bytes that this block is expected to take at most: the index's figure, corrected by what arrived so far."""
+        return max(1, math.ceil(self._sizes[number] * min(self._ratio, max(1.0, self._largest_ratio))))
 
     def need(self, piece: Piece, until: Iterable[int]) -> BaseException | None:
         """A new piece waits for its blocks; `until` has one entry a block.
@@ -136,10 +140,11 @@ class Residency:
         """A block is in the store; returns the pieces that now lack nothing."""
         self.held += nbytes - block.nbytes
         block.state, block.nbytes, block.tries = BlockState.RESIDENT, nbytes, 0
-        ratio = nbytes / max(1, int(self._sizes[block.number]))
+        self._largest_ratio = max(self._largest_ratio, nbytes / max(1, int(self._sizes[block.number])))
+        self._ratio = self._largest_ratio * (1 + _MARGIN)
         if not self.measured:
-            self._ratio, self.largest, self.measured = ratio, int(self.largest * ratio), True
-        self._ratio = max(self._ratio, ratio)
+            self.largest = math.ceil(self.largest * min(1.0, self._ratio))
+        self.measured = True
         self.largest = max(self.largest, nbytes)
         for piece in block.uses.values():
             piece.missing -= 1

@@ -46,7 +46,7 @@ def _keys() -> dict[str, Any]:
 def _epochs(data: Manifest, order: Order, epochs: int) -> list[list[list[int]]]:
     """Ordinals of every step of every epoch; a repeat is given as -1 - ordinal."""
     planner = Planner(data, order)
-    return [[_signed(planner.picks(e, s)) for s in range(planner.steps)] for e in range(epochs)]
+    return [[_signed(planner.picks(e, s)) for s in range(planner.steps_per_epoch)] for e in range(epochs)]
 
 
 def _signed(picks: Picks) -> list[int]:

@@ -180,25 +180,43 @@ def test_late_answers_of_a_lost_worker_are_ignored():
     assert_all_delivered(w.delivered, len(steps))
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_small_steps_travel_together_and_large_ones_are_shared(rows):
-    """Tasks are sized by what a row costs, not by steps."""
-    sizes = np.full(4, 50)
-    steps = [ev.StepWork(np.zeros(rows, np.int64), np.full(rows, 40)) for _ in range(40)]
-    w = world(8, sizes, ROW_BYTES, ahead=40, ready=40, room=40, first_task_rows=6)
-    sizes_seen: list[int] = []
+def parts_of_decodes(steps: list[ev.StepWork]) -> list[int]:
+    """How many parts each decode has, for tasks of about 6 rows to begin with."""
+    w = world(8, np.full(4, 50), ROW_BYTES, ahead=40, ready=40, room=40, first_task_rows=6)
+    parts: list[int] = []
     obey = w._obey
 
     def watch(command: ev.Command) -> None:
         if isinstance(command, ev.Decode):
-            sizes_seen.append(len(command.parts))
+            parts.append(len(command.parts))
         obey(command)
 
     w._obey = watch
     w.start(iter(steps))
     w.run()
-    assert max(sizes_seen) >= 6 // rows
-    big = world(8, sizes, ROW_BYTES, first_task_rows=6)
-    big.start(iter([ev.StepWork(np.zeros(30, np.int64), np.full(30, 1))]))
-    big.run()
-    assert big.dispatch.counts["decodes"] == 5
+    return parts
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_small_steps_travel_together(rows):
+    """A task takes several steps where they are small."""
+    parts = parts_of_decodes([ev.StepWork(np.zeros(rows, np.int64), np.full(rows, 40)) for _ in range(40)])
+    assert sum(parts) == 40
+    assert parts[0] == 6 // rows
+
+
+def test_a_large_step_is_shared_by_several_tasks():
+    """A step of 30 rows is cut in 5 where a task should have 6."""
+    assert sum(parts_of_decodes([ev.StepWork(np.zeros(30, np.int64), np.full(30, 1))])) == 5
+
+
+def test_the_first_decode_comes_alone():
+    """Until one has shown what a row takes, the budget is not staked on a guess."""
+    sizes, steps = plan(9)
+    w = world(9, sizes, ROW_BYTES, first_task_rows=2)
+    w.start(iter(steps))
+    while w.reading:
+        w.end_read(next(iter(w.reading)))
+    assert len(w.decoding) == 1
+    w.end_decode(next(iter(w.decoding)))
+    assert len(w.decoding) > 1

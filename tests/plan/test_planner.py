@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
@@ -26,7 +26,7 @@ def expected(case: Rules, epoch: int) -> list[list[tuple[int, int, bool]]]:
 def one_rank(case: Rules, epoch: int) -> list[list[tuple[int, int, bool]]]:
     """Every global batch of an epoch, as one rank of one is given them."""
     (alone,) = planners(case, 1)
-    return [rows(alone.picks(epoch, step)) for step in range(alone.steps)]
+    return [rows(alone.picks(epoch, step)) for step in range(alone.steps_per_epoch)]
 
 
 # The order
@@ -57,7 +57,7 @@ def test_every_world_size_that_divides_sees_the_same_global_batches(case: Rules,
     want = expected(case, epoch)
     for world_size in divisors(case.batch):
         ranks = planners(case, world_size)
-        assert {rank.steps for rank in ranks} == {len(want)}
+        assert {rank.steps_per_epoch for rank in ranks} == {len(want)}
         assert [global_batch(ranks, epoch, step) for step in range(len(want))] == want
         if case.partial != "short":
             assert {rank.picks(epoch, step).rows for rank in ranks for step in range(len(want))} == {
@@ -152,7 +152,7 @@ def test_short_repeats_nothing(case: Rules, epoch: int) -> None:
 def test_a_rank_without_rows_is_shown_a_sample(case: Rules, epoch: int) -> None:
     """It takes every step like the others; the sample whose fields its empty batch takes is one of the data."""
     for rank in planners(case, case.batch):
-        for step in range(rank.steps):
+        for step in range(rank.steps_per_epoch):
             picks = rank.picks(epoch, step)
             assert picks.rows == (1 if step < case.full_steps else len(rows(picks)))
             assert len(picks.block) == max(1, picks.rows)
@@ -188,6 +188,7 @@ def test_batches_never_straddle_windows(case: Rules, epoch: int) -> None:
 
 @settings(max_examples=70)
 @given(rules(), EPOCHS)
+@example(Rules((1,) * 5, 4, "pad", None, 1, 1), 0)  # repeats of blocks that are past
 def test_until_is_where_a_window_ends(case: Rules, epoch: int) -> None:
     """By the rules; it is always after the step, and at most the epoch's end."""
     (alone,) = planners(case, 1)
@@ -262,7 +263,7 @@ def test_what_was_given_is_not_overwritten() -> None:
     (alone,) = planners(Rules((50, 50), 10, "pad", 1, 2, 40), 1)
     first = alone.picks(0, 0)
     copies = {name: np.copy(value) for name, value in vars(first).items()}
-    for step in range(alone.steps):
+    for step in range(alone.steps_per_epoch):
         alone.picks(0, step)
     assert all(np.array_equal(value, copies[name]) for name, value in vars(first).items())
 

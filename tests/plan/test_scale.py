@@ -69,7 +69,7 @@ def test_a_far_step_is_a_step_like_any(data: Manifest) -> None:
     """The last step of a far epoch, asked for first, costs what a first one does, and holds samples that exist."""
     planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
     start = time.process_time()
-    picks = planner.picks(10**9, planner.steps - 1)
+    picks = planner.picks(10**9, planner.steps_per_epoch - 1)
     assert time.process_time() - start < 1.0
     assert len(np.unique(picks.ordinal)) == 2_048
     assert picks.ordinal.max() < data.num_samples

@@ -1,0 +1,107 @@
+"""Who is compared: rayingest on Ray, and torch's DataLoader over the same tars, with one and the same transform.
+
+The DataLoader is set up as its users do: a map-style dataset, shuffled by index, workers that stay, batches stacked by
+the workers in shared memory. Each sample is one `pread` at an offset that was looked up beforehand, labels come with
+the index, and file handles belong to each worker: nothing is left to do for it but the work itself.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+import rayingest as ri
+
+SEED = 17
+TRANSFORM = ri.images.Compose(ri.images.RandomResizedCrop(224), ri.images.RandomHorizontalFlip())
+
+
+class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
+    """uint8[224, 224, 3] and label of each sample of WebDataset tars, by number."""
+
+    def __init__(self, shards: tuple[Path, ...]) -> None:
+        self._shards = shards
+        self._files: dict[int, int] = {}
+        shard_of, offsets, sizes, labels = [], [], [], []
+        for number, path in enumerate(shards):
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    if member.name.endswith(".jpg"):
+                        shard_of.append(number)
+                        offsets.append(member.offset_data)
+                        sizes.append(member.size)
+                    else:
+                        file = tar.extractfile(member)
+                        assert file is not None
+                        labels.append(int(file.read()))
+        self._shard_of, self._offsets = np.array(shard_of), np.array(offsets)
+        self._sizes, self._labels = np.array(sizes), np.array(labels)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        shard = int(self._shard_of[index])
+        if shard not in self._files:
+            self._files[shard] = os.open(self._shards[shard], os.O_RDONLY)
+        data = os.pread(self._files[shard], int(self._sizes[index]), int(self._offsets[index]))
+        rng = np.random.default_rng((SEED, index))
+        return torch.from_numpy(TRANSFORM(data, rng)), int(self._labels[index])
+
+
+def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]:
+    """The peer."""
+    return DataLoader(
+        images,
+        batch_size=batch,
+        shuffle=True,
+        num_workers=workers,
+        drop_last=True,
+        pin_memory=False,
+        persistent_workers=True,
+        prefetch_factor=2,
+    )
+
+
+def our_loader(shards: tuple[Path, ...], batch: int, workers: int, index: Path) -> Any:
+    """Ours; `index` is the folder that its index is kept in."""
+    return (
+        ri.read_webdataset([str(path) for path in shards], index=index)
+        .select(image="jpg", label="cls")
+        .decode(image=TRANSFORM)
+        .shuffle(seed=SEED)
+        .batch(batch)
+        .loader(workers=workers, device="cpu")
+    )
+
+
+class Contestant:
+    """A loader that is asked for batches without end, epoch after epoch."""
+
+    def __init__(self, name: str, loader: Any) -> None:
+        self.name, self.loader = name, loader
+        self._pass: Iterator[Any] = iter(())
+
+    def take(self) -> bool:
+        """Take one batch and let go of it; returns whether it was an epoch's first."""
+        batch = next(self._pass, None)
+        if batch is not None:
+            return False
+        self._pass = iter(self.loader)
+        next(self._pass)
+        return True
+
+    def close(self) -> None:
+        """End its workers."""
+        if hasattr(self.loader, "close"):
+            self.loader.close()
+        self._pass = iter(())
+        self.loader = None

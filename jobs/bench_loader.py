@@ -1,0 +1,249 @@
+"""Throughput of rayingest on Ray beside torch's DataLoader: one transform, one corpus, taking turns in one run.
+
+    python jobs/bench_loader.py --rounds 15 --json runs/bench/results.jsonl
+
+The contestants work one at a time: in a round each takes a turn while the others lie idle with full queues. A turn
+drains what was made in advance (not timed), then times `--batches` batches. A machine's moods last longer than a turn,
+so what counts is the ratio within a round; two DataLoaders take turns too, and their ratio shows how much of it is
+noise. What the figures mean is in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+import psutil
+import ray
+import torch
+from bench_contestants import Contestant, TarImages, our_loader, torch_loader
+from bench_corpus import Corpus, make_corpus
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
+IDLE_SHARE = 0.1
+"""Of one CPU: the contestants' processes together are idle below this."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a turn showed: samples a second, CPU milliseconds a sample of all processes and of the training process
+    alone, and the seconds in which a batch that lay ready was handed over.
+    """
+
+    rate: float
+    cpu_ms: float
+    trainer_cpu_ms: float
+    hand_over: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a contestant begins: seconds from making the loader to its first batch, between two batches of an epoch, and
+    to the first batch of each later epoch.
+    """
+
+    cold: float
+    step: list[float]
+    boundaries: list[float]
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """CPU of this process and all below it, and of this process alone."""
+    mine = sum(psutil.Process().cpu_times()[:2])
+    below = 0.0
+    for child in psutil.Process().children(recursive=True):
+        try:
+            below += sum(child.cpu_times()[:2])
+        except psutil.NoSuchProcess:
+            continue
+    return mine + below, mine
+
+
+def wait_until_idle(most: float = 10.0, slice_: float = 0.2) -> None:
+    """Return once the processes of all contestants do nothing, or after `most` seconds."""
+    deadline = time.monotonic() + most
+    before = cpu_seconds()[0]
+    while time.monotonic() < deadline:
+        time.sleep(slice_)
+        now = cpu_seconds()[0]
+        if now - before < IDLE_SHARE * slice_:
+            return
+        before = now
+
+
+def take_turn(contestant: Contestant, batch: int, batches: int, drain: int) -> Turn:
+    """One turn: `drain` batches that may have been made in advance, then `batches` that are timed."""
+    wait_until_idle()
+    begun = time.perf_counter()
+    contestant.take()
+    hand_over = time.perf_counter() - begun
+    for _ in range(drain - 1):
+        contestant.take()
+    cpu, mine = cpu_seconds()
+    begun = time.perf_counter()
+    for _ in range(batches):
+        contestant.take()
+    seconds = time.perf_counter() - begun
+    cpu_after, mine_after = cpu_seconds()
+    samples = batches * batch
+    return Turn(samples / seconds, 1e3 * (cpu_after - cpu) / samples, 1e3 * (mine_after - mine) / samples, hand_over)
+
+
+def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> Start:
+    """The first batch of a loader whose making began then, and the seams of its first epochs."""
+    contestant.take()
+    cold = time.perf_counter() - begun
+    step, boundaries = [], []
+    for _ in tqdm(range(epochs * steps), desc=f"{contestant.name}: start and {epochs} epochs", leave=False):
+        asked = time.perf_counter()
+        first = contestant.take()
+        (boundaries if first else step).append(time.perf_counter() - asked)
+    return Start(cold, step, boundaries)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, quartiles and extremes."""
+    low, q1, median, q3, high = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
+    return {"median": median, "q1": q1, "q3": q3, "min": low, "max": high}
+
+
+def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[str, Any]:
+    """The figures of a run. Ratios are of one round's rates: ours to the mean of both DataLoaders, and of those two."""
+    rates = {name: [turn.rate for turn in some] for name, some in turns.items()}
+    rounds = list(zip(rates[OURS], rates[PEER], rates[CONTROL], strict=True))
+    figures: dict[str, Any] = {
+        "ratio": spread([2 * ours / (one + other) for ours, one, other in rounds]),
+        "control_ratio": spread([other / one for _, one, other in rounds]),
+        "samples_per_second": {name: spread(values) for name, values in rates.items()},
+    }
+    for field in ("cpu_ms", "trainer_cpu_ms", "hand_over"):
+        figures[field] = {n: statistics.median(getattr(turn, field) for turn in some) for n, some in turns.items()}
+    figures["first_batch_cold"] = {name: start.cold for name, start in starts.items()}
+    figures["step"] = {name: spread(start.step) for name, start in starts.items()}
+    figures["first_batch_of_later_epochs"] = {name: spread(start.boundaries) for name, start in starts.items()}
+    return figures
+
+
+def machine() -> dict[str, Any]:
+    """What the figures hang on."""
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": (commit or "unknown") + ("+" if changed else ""),
+        "cpu": models[0].split(":")[1].strip() if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "versions": {
+            "python": platform.python_version(),
+            "ray": ray.__version__,
+            "torch": torch.__version__,
+            "pillow": PIL.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
+    """All measurements. The DataLoaders start first: they fork, which a process with Ray's threads should not."""
+    steps = corpus.samples // args.batch
+    images = TarImages(corpus.shards)
+    contestants: list[Contestant] = []
+    starts: dict[str, Start] = {}
+
+    def enter(name: str, make: Any) -> None:
+        begun = time.perf_counter()
+        contestants.append(Contestant(name, make()))
+        starts[name] = see_start(contestants[-1], begun, args.epochs, steps)
+
+    try:
+        for name in (PEER, CONTROL):
+            enter(name, lambda: torch_loader(images, args.batch, args.workers))
+        ray.init(num_cpus=args.workers + 2, object_store_memory=args.store, include_dashboard=False)
+        enter(OURS, lambda: our_loader(corpus.shards, args.batch, args.workers, args.folder / "index"))
+        turns: dict[str, list[Turn]] = {contestant.name: [] for contestant in contestants}
+        with tqdm(total=args.rounds, desc="rounds") as bar:
+            for number in range(args.rounds):
+                at = number % len(contestants)
+                for contestant in contestants[at:] + contestants[:at]:
+                    turns[contestant.name].append(take_turn(contestant, args.batch, args.batches, args.drain))
+                bar.set_postfix_str(", ".join(f"{name} {some[-1].rate:.0f}/s" for name, some in turns.items()))
+                bar.update()
+        stats = contestants[-1].loader.stats()
+    finally:
+        for contestant in contestants:
+            contestant.close()
+        ray.shutdown()
+    return {**summarise(turns, starts), "stats": stats}
+
+
+def report(figures: dict[str, Any]) -> str:
+    """The figures for people."""
+
+    def shown(values: dict[str, float], scale: float = 1.0, digits: int = 2) -> str:
+        m, q1, q3, low, high = (f"{scale * values[k]:.{digits}f}" for k in ("median", "q1", "q3", "min", "max"))
+        return f"{m} (middle half {q1}..{q3}, all {low}..{high})"
+
+    lines = [
+        f"throughput, ours to DataLoader           {shown(figures['ratio'])}",
+        f"control, DataLoader to DataLoader        {shown(figures['control_ratio'])}",
+    ]
+    for name, rates in figures["samples_per_second"].items():
+        lines += [
+            f"{name}",
+            f"  samples a second                       {shown(rates, digits=0)}",
+            f"  CPU a sample, all processes            {figures['cpu_ms'][name]:.2f} ms",
+            f"  CPU a sample, training process         {figures['trainer_cpu_ms'][name]:.3f} ms",
+            f"  hand-over of a batch that lies ready   {1e3 * figures['hand_over'][name]:.2f} ms",
+            f"  first batch, cold                      {figures['first_batch_cold'][name]:.2f} s",
+            f"  between two batches                    {shown(figures['step'][name], 1e3, 0)} ms",
+            f"  to the first batch of a later epoch    "
+            f"{shown(figures['first_batch_of_later_epochs'][name], 1e3, 0)} ms",
+        ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each contestant")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2, help="decoders, and workers of each DataLoader")
+    parser.add_argument("--batches", type=int, default=24, help="timed in a turn")
+    parser.add_argument("--drain", type=int, default=10, help="batches of a turn that are not timed")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs whose first batches are timed, at the start")
+    parser.add_argument("--samples", type=int, default=4096, help="of the corpus")
+    parser.add_argument("--shards", type=int, default=8, help="of the corpus")
+    parser.add_argument("--store", type=int, default=2 << 30, help="bytes of Ray's object store")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
+    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    args = parser.parse_args(argv)
+    corpus = make_corpus(args.folder, args.samples, args.shards)
+    described = {**machine(), "command": sys.argv, "corpus": {"samples": corpus.samples, "bytes": corpus.nbytes}}
+    figures = run(args, corpus)
+    print(report(figures))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        with args.json.open("a") as file:
+            file.write(json.dumps({**described, **figures}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

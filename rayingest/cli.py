@@ -1,0 +1,161 @@
+"""The command line: checks a configuration against its data, and makes indexes ahead of time.
+
+Owns what is printed. Errors of ours are told in a line or two on stderr, with exit status 1; `--debug` shows where they
+come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from rayingest import __version__
+from rayingest.config import load_config
+from rayingest.errors import IngestError
+from rayingest.formats.indexing import index_locally
+from rayingest.plan.manifest import Manifest
+from rayingest.plan.order import ORDER_VERSION, Order
+from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.redact import redact
+from rayingest.summary import reads_per_block
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+OnRay = Annotated[bool, typer.Option("--on-ray", help="Index by tasks on Ray: on the cluster at RAY_ADDRESS, or here.")]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Make the index anew even if the kept one still holds.")]
+WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """The entry point `rayingest`."""
+    app()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rayingest {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Deterministic, resumable data ingestion for PyTorch training."""
+
+
+@app.command()
+def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, debug: Debug = False) -> None:
+    """Say what a configuration gives: the data, the order, and the first batch of rank 0."""
+    with _errors_told(debug):
+        loaded = load_config(config)
+        dataset = loaded.dataset()
+        cache = dataset.index_cache()
+        manifest, _ = _manifest(cache, on_ray, rebuild=False)
+        order = dataset.order(manifest)
+        _print_rows({**_data_rows(manifest, cache), **_order_rows(order, world_size)})
+        options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
+        with dataset.loader(rank=0, world_size=world_size, **options) as loader:
+            for batch in loader:
+                _print_rows({"first batch": [f"{name:<{_WIDTH}}{_shape(value)}" for name, value in batch.items()]})
+                break
+
+
+@app.command()
+def index(config: ConfigPath, rebuild: Rebuild = False, on_ray: OnRay = False, debug: Debug = False) -> None:
+    """Make the index of a configuration's data, or see that the kept one still holds."""
+    with _errors_told(debug):
+        cache = load_config(config).dataset().index_cache()
+        manifest, kept = _manifest(cache, on_ray, rebuild)
+        _print_rows({**_data_rows(manifest, cache), "state": ["kept, and still holds" if kept else "made now"]})
+
+
+def _manifest(cache: IndexCache, on_ray: bool, rebuild: bool) -> tuple[Manifest, bool]:
+    """The manifest, and whether it was there already."""
+    kept = None if rebuild else cache.load()
+    if kept is not None:
+        return kept, True
+    with tqdm(total=len(cache.listing), desc="indexing", unit="shard") as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.update(done - bar.n)
+
+        if on_ray:
+            return _index_on_ray(cache, progress), False
+        with cache.locked():
+            manifest = index_locally(
+                cache.listing,
+                cache.format_name,
+                cache.storage,
+                block_bytes=cache.block_bytes,
+                strict=cache.strict,
+                options=cache.options,
+                progress=progress,
+            )
+            cache.save(manifest)
+            return manifest, False
+
+
+def _index_on_ray(cache: IndexCache, progress: Any) -> Manifest:
+    from rayingest.cluster.indexing import index_on_cluster
+    from rayingest.cluster.session import connect
+
+    connect(60.0)
+    return index_on_cluster(cache, 0, progress)
+
+
+@contextmanager
+def _errors_told(debug: bool) -> Iterator[None]:
+    try:
+        yield
+    except IngestError as error:
+        if debug:
+            raise
+        typer.echo(f"rayingest: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _data_rows(manifest: Manifest, cache: IndexCache) -> dict[str, list[str]]:
+    return {
+        "data": [f"{manifest.num_samples:,} samples in {len(manifest.paths):,} shards under {redact(manifest.root)}"],
+        "blocks": [f"{manifest.num_blocks:,}, {manifest.total_bytes:,} bytes of samples in memory"],
+        "fingerprint": [manifest.fingerprint],
+        "index": [redact(cache.location)],
+    }
+
+
+def _order_rows(order: Order, world_size: int) -> dict[str, list[str]]:
+    how = "file order"
+    if order.seed is not None:
+        window = order.window_steps * order.batch
+        how = f"seed {order.seed}, windows of {window:,} samples ({order.window_steps:,} steps), {order.lanes} lane(s)"
+    left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
+    return {
+        "order": [f"version {ORDER_VERSION}, {how}"],
+        "steps": [f"{order.steps:,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"],
+        "reads": [f"{reads_per_block(order, world_size):.2f} per block and epoch on {world_size} rank(s)"],
+    }
+
+
+_WIDTH = 14
+
+
+def _print_rows(rows: Mapping[str, list[str]]) -> None:
+    for name, lines in rows.items():
+        for number, line in enumerate(lines):
+            typer.echo(f"{'' if number else name:<{_WIDTH}}{line}")
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, list):
+        return f"list of {type(value[0]).__name__ if value else 'nothing'}, {len(value)} long"
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"

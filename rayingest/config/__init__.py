@@ -1,0 +1,175 @@
+"""A YAML file in the API's own words, as a `Dataset` with the options of its loader.
+
+Owns the meaning of the sections; every mistake in the file is found before anything is read, and all are told at once.
+The stages are applied in the order select, decode, map, map_batches, wherever they stand in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayingest import dataset as api
+from rayingest.config.document import Loc, Mistakes, nearest, read_document, unknown_key
+from rayingest.config.functions import AFTER_COPY, resolve, resolve_decoder
+from rayingest.config.sections import (
+    READS,
+    AnySection,
+    Batch,
+    LoaderOptions,
+    Section,
+    Shuffle,
+    check_section,
+)
+from rayingest.errors import ConfigError
+
+__all__ = ["Config", "Section", "load_config"]
+
+SECTIONS = ("read", "select", "decode", "map", "map_batches", "shuffle", "batch", "loader", "job")
+_NEEDED = ("read", "batch")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a configuration file says. `job` is the section of the job's own settings, as it stands in the file."""
+
+    path: str
+    job: Mapping[str, Any]
+    _dataset: api.Dataset
+    _options: Mapping[str, Any]
+    _lines: Mapping[Loc, int] = field(repr=False)
+
+    def dataset(self) -> api.Dataset:
+        """The data, what is done with it, and its order and batches."""
+        return self._dataset
+
+    def loader_options(self) -> dict[str, Any]:
+        """The arguments for `dataset().loader(...)` that the file gives."""
+        return dict(self._options)
+
+    def job_as(self, model: type[AnySection]) -> AnySection:
+        """The section `job` as the job's own model, a `Section`. ConfigError names each mistake and its line."""
+        mistakes = Mistakes(self.path, dict(self._lines))
+        section = check_section(model, dict(self.job), ("job",), mistakes)
+        mistakes.refuse()
+        assert section is not None
+        return section
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """The configuration in a YAML file; relative paths in it are relative to the current folder, now.
+
+    Functions are imported, nothing is read of the data. ConfigError lists every mistake with its line.
+    """
+    document = read_document(Path(path))
+    data, mistakes = document.data, document.mistakes
+    for key in data:
+        if key not in SECTIONS:
+            mistakes.add((str(key),), unknown_key(str(key), SECTIONS))
+    for key in _NEEDED:
+        if key not in data:
+            mistakes.add((), f"the section {key!r} is needed and missing")
+    dataset = _dataset(data, mistakes)
+    options = _options(data.get("loader"), mistakes)
+    job = data.get("job") or {}
+    if not isinstance(job, dict):
+        mistakes.add(("job",), f"{job!r} stands where the job's own keys are needed")
+    mistakes.refuse()
+    assert dataset is not None
+    return Config(str(path), job, dataset, options, dict(mistakes.lines))
+
+
+def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
+    """The description; None where no data can be named."""
+    dataset = _read(data["read"], mistakes) if "read" in data else None
+    for stage, arguments in _stages(data, mistakes):
+        if dataset is not None:
+            dataset = _added(dataset, stage, arguments, (stage,), mistakes)
+    if "shuffle" in data:
+        shuffle = check_section(Shuffle, data["shuffle"], ("shuffle",), mistakes)
+        if dataset is not None and shuffle is not None:
+            dataset = _added(dataset, "shuffle", shuffle.given(), ("shuffle",), mistakes)
+    if "batch" in data:
+        section, collate = _taken(data["batch"], "collate")
+        fn = None if collate is None else resolve(collate, {}, ("batch", "collate"), mistakes)
+        batch = check_section(Batch, section, ("batch",), mistakes)
+        if dataset is not None and batch is not None:
+            dataset = _added(dataset, "batch", {**batch.given(), "collate": fn}, ("batch",), mistakes)
+    return dataset
+
+
+def _read(section: Any, mistakes: Mistakes) -> api.Dataset | None:
+    name = section.get("format") if isinstance(section, dict) else None
+    if not isinstance(name, str) or name not in READS:
+        said = "is missing" if name is None else f"{name!r} is not known"
+        mistakes.add(("read", "format"), f"{said}; formats: {', '.join(READS)}{nearest(str(name), READS)}")
+        return None
+    read = check_section(READS[name], section, ("read",), mistakes)
+    if read is None:
+        return None
+    given = {key: value for key, value in read.given().items() if value is not None}
+    reader = {"webdataset": api.read_webdataset, "parquet": api.read_parquet, "json": api.read_json}[
+        given.pop("format")
+    ]
+    try:
+        return reader(**given)
+    except ConfigError as error:
+        mistakes.add(("read",), str(error))
+        return None
+
+
+def _stages(data: Mapping[str, Any], mistakes: Mistakes) -> list[tuple[str, Any]]:
+    """Method names and arguments, in the order in which they are applied."""
+    stages: list[tuple[str, Any]] = []
+    for name in ("select", "decode"):
+        section = data.get(name)
+        if name not in data:
+            continue
+        if not isinstance(section, dict) or not section:
+            mistakes.add((name,), f"{section!r} stands where fields are needed, as in image: ...")
+            continue
+        if name == "decode":
+            functions = {key: resolve_decoder(spec, (name, key), mistakes) for key, spec in section.items()}
+            section = {key: fn for key, fn in functions.items() if fn is not None}
+        if section:
+            stages.append((name, {str(key): value for key, value in section.items()}))
+    for name in ("map", "map_batches"):
+        specs = data.get(name, [])
+        for number, spec in enumerate(specs if isinstance(specs, list) else [specs]):
+            loc: Loc = (name, number) if isinstance(specs, list) else (name,)
+            fn = resolve(spec, {}, loc, mistakes)
+            if fn is not None:
+                stages.append((name, fn))
+    return stages
+
+
+def _added(dataset: api.Dataset, method: str, arguments: Any, loc: Loc, mistakes: Mistakes) -> api.Dataset:
+    """The data set with one more call; as it was, and the mistake noted, where the call is refused."""
+    call: Callable[..., api.Dataset] = getattr(dataset, method)
+    try:
+        return call(**arguments) if isinstance(arguments, dict) else call(arguments)
+    except ConfigError as error:
+        mistakes.add(loc, str(error))
+        return dataset
+
+
+def _options(section: Any, mistakes: Mistakes) -> dict[str, Any]:
+    section, specs = _taken(section, "after_copy")
+    loc: Loc = ("loader", "after_copy")
+    if specs is not None and not isinstance(specs, dict):
+        mistakes.add(loc, f"{specs!r} stands where fields are needed, as in image: ...")
+        specs = None
+    functions = {key: resolve(spec, AFTER_COPY, (*loc, key), mistakes) for key, spec in (specs or {}).items()}
+    options = check_section(LoaderOptions, section, ("loader",), mistakes)
+    given = {} if options is None else options.given()
+    return {**given, "after_copy": functions} if functions else given
+
+
+def _taken(section: Any, key: str) -> tuple[Any, Any]:
+    """The section without this key, and the key's value: names of functions have rules of their own."""
+    if not isinstance(section, dict):
+        return section, None
+    return {name: value for name, value in section.items() if name != key}, section.get(key)

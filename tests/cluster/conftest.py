@@ -1,0 +1,37 @@
+"""Pools that the stream tests share, so that actors are started once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from tests.streams import write_shards
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """250 samples in 8 uneven shards."""
+    return write_shards(tmp_path_factory.mktemp("shards"), [17, 1, 40, 3, 64, 29, 60, 36])
+
+
+@pytest.fixture(scope="session")
+def pool_of_1(cluster: Any) -> Iterator[ri.Pool]:
+    """One decoder."""
+    with ri.Pool(workers=1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def pool_of_3(cluster: Any) -> Iterator[ri.Pool]:
+    """Three decoders."""
+    with ri.Pool(workers=3) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session", params=[1, 3])
+def pool(request: pytest.FixtureRequest) -> ri.Pool:
+    """A pool of one decoder, and one of three."""
+    return request.getfixturevalue(f"pool_of_{request.param}")

@@ -1,0 +1,228 @@
+"""Over Ray: what goes wrong is said once, in its place, with what would work; and nothing is left running."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from tests.streams import fail_on_seven, images, rows, run, write_shards
+
+
+def actors(ray: Any) -> list[str]:
+    """Names of our actors that run in this cluster."""
+    return [name for name in ray.util.list_named_actors() if name.startswith("rayingest:")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: Any, wait_until: Any) -> Any:
+    """After each test no actor is left that was not there before."""
+    before = set(actors(cluster))
+    yield
+    wait_until(lambda: {name for name in actors(cluster) if ":index:" not in name} <= before, 10)
+
+
+def test_a_dead_decoder_and_a_dead_reader_change_nothing(cluster: Any, shards: str) -> None:
+    """Killed in the middle of an epoch, both are replaced and the stream goes on bit for bit."""
+    data = images(shards, 24)
+    expected = run(data, epochs=2)[0]
+    with ri.Pool(workers=2) as pool, data.loader(pool=pool) as loader:
+        seen = []
+        for epoch in range(2):
+            for step, batch in enumerate(loader):
+                seen.append(rows(batch))
+                if step == 3:
+                    role = ("decoder", "reader")[epoch]
+                    cluster.kill(next(m.actor for m in pool.members if m.role == role))
+        assert seen == expected
+        assert loader.stats()["workers_lost"] >= 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_that_raises_names_sample_shard_and_line(shards: str, cluster: Any, workers: int) -> None:
+    """The batches before it come, then the error stands in the place of its step, and is the same without Ray."""
+    data = ri.read_webdataset(shards, block_bytes=4096).map(fail_on_seven).batch(4)
+    with data.loader(workers=workers) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ri.DataError, match="seven is not allowed") as caught:
+            next(batches)
+    assert caught.value.sample == 7
+    assert caught.value.key == "k000007"
+    assert str(caught.value.shard).endswith("s-0000.tar")
+    assert "streams.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shard_that_changed_since_indexing_is_an_error(tmp_path: Path, cluster: Any, workers: int) -> None:
+    """Never a part of the old and of the new."""
+    pattern = write_shards(tmp_path, [30, 30])
+    data = images(pattern, 10)
+    with data.loader(workers=workers) as loader:
+        shutil.copy(tmp_path / "s-0000.tar", tmp_path / "s-0001.tar")
+        with (tmp_path / "s-0001.tar").open("ab") as tar:
+            tar.write(bytes(1024))
+        with pytest.raises(ri.DataError, match="changed") as caught:
+            list(loader)
+    assert str(caught.value.shard).endswith("s-0001.tar")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shard_that_vanished_is_an_error(tmp_path: Path, cluster: Any, workers: int) -> None:
+    """It is named, and nothing hangs."""
+    data = images(write_shards(tmp_path, [30, 30]), 10)
+    with data.loader(workers=workers) as loader:
+        (tmp_path / "s-0000.tar").unlink()
+        with pytest.raises(ri.DataError, match=r"s-0000\.tar"):
+            list(loader)
+
+
+def test_without_a_cpu_for_a_decoder_it_says_so_in_time(cluster: Any, shards: str) -> None:
+    """All CPUs taken: an error after start_timeout, with the numbers and what would work."""
+
+    @cluster.remote(num_cpus=12)
+    class Hog:
+        def here(self) -> bool:
+            return True
+
+    hog = Hog.remote()
+    cluster.get(hog.here.remote())
+    try:
+        with images(shards, 24).loader(workers=2, start_timeout=1.0) as loader, pytest.raises(ri.WorkerError) as caught:
+            next(iter(loader))
+    finally:
+        cluster.kill(hog)
+    assert "2 asked for" in str(caught.value)
+    assert "workers=0" in str(caught.value)
+
+
+def test_fewer_cpus_than_asked_for_is_said_and_goes_on(
+    cluster: Any, shards: str, caplog: pytest.LogCaptureFixture, wait_until: Any
+) -> None:
+    """40 decoders on 12 CPUs: a message with both numbers, and the same stream."""
+    data = images(shards, 24)
+    with caplog.at_level(logging.WARNING, "rayingest"), data.loader(workers=40) as loader:
+        assert [rows(batch) for batch in loader] == run(data)[0]
+    assert "40 decoders" in caplog.text
+    assert "12 CPUs" in caplog.text
+
+
+def test_a_ray_client_address_is_refused(monkeypatch: pytest.MonkeyPatch, shards: str) -> None:
+    """With what to do instead; before anything is started."""
+    from rayingest.cluster import session
+
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(ri.ConfigError, match="ray job submit"):
+        images(shards, 24).loader(workers=1)
+
+
+def test_bad_options_are_refused_before_anything_starts(cluster: Any, shards: str, tmp_path: Path) -> None:
+    """Each in one line that names the value and what would work."""
+    data = images(shards, 24)
+    before = set(actors(cluster))
+    for options, words in [
+        ({"rank": 0, "world_size": 5}, "uneven=True"),
+        ({"rank": 3, "world_size": 3}, "ranks are 0 to"),
+        ({"rank": 1}, "world_size"),
+        ({"workers": -1}, "workers=-1"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"device": "cuda:99"}, "cuda"),
+        ({"pin_memory": True}, "pin_memory"),
+    ]:
+        with pytest.raises(ri.ConfigError, match=words):
+            data.loader(**options)
+    with pytest.raises(ri.ConfigError, match="251"):
+        images(shards, 251).loader(workers=1)
+    with pytest.raises(ri.ConfigError, match="nothing-here"):
+        images(str(tmp_path / "nothing-here-*.tar"), 4).loader(workers=1)
+    with pytest.raises(ri.ConfigError, match="batch"):
+        ri.read_webdataset(shards).loader(workers=1)
+    assert set(actors(cluster)) - before == {
+        name for name in actors(cluster) if ":index:" in name and name not in before
+    }
+
+
+def test_a_state_of_other_data_is_refused(shards: str, tmp_path: Path, pool_of_1: ri.Pool) -> None:
+    """With all that differs; the loader is as it was."""
+    other = images(write_shards(tmp_path, [60]), 12)
+    with other.loader(workers=0) as loader:
+        state = loader.state_dict()
+    data = images(shards, 24)
+    with data.loader(pool=pool_of_1) as loader:
+        with pytest.raises(ri.StateError, match=r"fingerprint.*samples.*batch"):
+            loader.load_state_dict(state)
+        assert rows(next(iter(loader))) == run(data, steps=1)[0][0]
+
+
+def test_close_ends_all_and_is_final(cluster: Any, shards: str, wait_until: Any) -> None:
+    """No actor, no thread, no open file more than before; a closed loader says so."""
+    import threading
+
+    import psutil
+
+    data = images(shards, 24)
+    before = set(actors(cluster))
+    loader = data.loader(workers=2)
+    next(iter(loader))
+    assert len(set(actors(cluster)) - before) >= 2
+    loader.close()
+    loader.close()
+    wait_until(lambda: set(actors(cluster)) - before == set(), 10)
+    wait_until(lambda: not any(t.name.startswith("rayingest-feeder") for t in threading.enumerate()), 10)
+    with pytest.raises(ri.IngestError, match="closed"):
+        next(iter(loader))
+    assert not [f for f in psutil.Process(os.getpid()).open_files() if f.path.endswith(".tar")]
+
+
+def test_a_loader_that_is_dropped_ends_its_actors(cluster: Any, shards: str, wait_until: Any) -> None:
+    """Garbage collection is enough."""
+    import gc
+
+    before = set(actors(cluster))
+    loader = images(shards, 24).loader(workers=1)
+    next(iter(loader))
+    del loader
+    gc.collect()
+    wait_until(lambda: set(actors(cluster)) - before == set(), 10)
+
+
+def test_names_tell_job_rank_and_role(cluster: Any, shards: str) -> None:
+    """As the actors' page of the dashboard shows them."""
+    with images(shards, 24).loader(rank=1, world_size=2, workers=1) as loader:
+        next(iter(loader))
+        job = cluster.get_runtime_context().get_job_id()
+        names = [name for name in actors(cluster) if name.startswith(f"rayingest:{job}:rank1:")]
+    assert sorted(name.rsplit(":", 1)[1] for name in names) == ["decoder0", "reader0"]
+
+
+def test_train_and_validation_share_a_pool(cluster: Any, shards: str) -> None:
+    """A validation pass in the middle, broken off once and then whole: both streams as promised, no actor more."""
+    train, validation = images(shards, 24), images(shards, 20, seed=9, partial="short")
+    expected, others = run(train, 2, epochs=2)[0], run(validation, 2, epochs=3)[0]
+    before = set(actors(cluster))
+    with ri.Pool(workers=2) as pool:
+        loaders = [train.loader(rank=r, world_size=2, pool=pool) for r in range(2)]
+        checks = [validation.loader(rank=r, world_size=2, pool=pool) for r in range(2)]
+        seen, seen_others = [], []
+        for _ in range(2):
+            for step, parts in enumerate(zip(*loaders, strict=True)):
+                seen.append([row for part in parts for row in rows(part)])
+                if step % 5 == 3:
+                    for done, some in enumerate(zip(*checks, strict=False), 1):
+                        seen_others.append([row for part in some for row in rows(part)])
+                        if len(seen) == 4 and done == 2:
+                            break
+        running = {name for name in set(actors(cluster)) - before if ":index:" not in name}
+        assert len(running) == 3
+        for loader in (*loaders, *checks):
+            loader.close()
+    assert seen == expected
+    assert seen_others[:2] == others[:2]
+    assert seen_others[2:28] == others[13:39]

@@ -1,0 +1,182 @@
+"""Over Ray: the stream that workers=0 gives, whatever the ranks, workers, budget, and wherever it is resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rayingest as ri
+from rayingest.dataset import Dataset
+from tests.streams import Step, images, joined, rows, run
+
+GLOBAL_BATCH = 24
+WORLD_SIZES = [1, 2, 3, 4, 6, 8]
+
+
+@pytest.fixture(scope="module")
+def data(shards: str) -> Dataset:
+    """Ten steps an epoch."""
+    return images(shards, GLOBAL_BATCH)
+
+
+@pytest.fixture(scope="module")
+def reference(data: Dataset) -> list[Step]:
+    """Two epochs of one rank without Ray."""
+    return run(data, epochs=2)[0]
+
+
+def test_the_reference_gives_every_sample_once_and_mixes(reference: list[Step]) -> None:
+    """What the others are compared with is itself right: distinct samples, another order in each epoch."""
+    first, second = ([i for step in part for i, _ in step] for part in (reference[:10], reference[10:]))
+    for ordinals in (first, second):
+        assert len(ordinals) == len(set(ordinals)) == 240
+        assert set(ordinals) <= set(range(250))
+    assert first != second
+    assert first != sorted(first)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+def test_every_world_size_gives_the_same_global_batches(data: Dataset, reference: list[Step], world_size: int) -> None:
+    """Ids and decoded bytes of every global batch are those of one rank."""
+    assert run(data, world_size, epochs=2)[0] == reference
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_ray_gives_what_the_calling_process_gives(
+    data: Dataset, reference: list[Step], pool: ri.Pool, world_size: int
+) -> None:
+    """For one decoder and for three, on every world size, twice in a row."""
+    assert run(data, world_size, epochs=2, pool=pool)[0] == reference
+
+
+def test_a_second_run_gives_the_same(data: Dataset, reference: list[Step], pool_of_3: ri.Pool) -> None:
+    """Nothing of a run's own is in the stream."""
+    assert run(data, 2, epochs=2, pool=pool_of_3)[0] == reference
+
+
+def least_bytes(data: Dataset, pool: ri.Pool) -> int:
+    """The smallest budget that works, as the errors tell it."""
+    budget = 1
+    for _ in range(10):
+        try:
+            run(data, pool=pool, max_bytes=budget)
+        except ri.ConfigError as error:
+            told = re.search(r"give it (\d+) or more", str(error))
+            budget, before = int(told[1]) if told else 0, budget
+        else:
+            return budget
+        assert budget > before
+    raise AssertionError("no budget is enough")
+
+
+def test_any_budget_from_the_least_on_gives_the_same(data: Dataset, reference: list[Step], pool_of_3: ri.Pool) -> None:
+    """From one block and one batch, with blocks dropped and read again, to no limit at all; and never over it."""
+    least = least_bytes(data, pool_of_3)
+    for budget in (least, 2 * least, 5 * least, 1 << 40):
+        with data.loader(pool=pool_of_3, max_bytes=budget) as loader:
+            seen = [joined([batch]) for _ in range(2) for batch in loader]
+            stats = loader.stats()
+        assert seen == reference
+        assert stats["peak_bytes"] <= budget
+        assert stats["blocks_reread"] > 0 or budget > least
+    assert stats["blocks_reread"] == 0
+
+
+def test_every_step_can_be_resumed_elsewhere(data: Dataset, reference: list[Step], pool: ri.Pool) -> None:
+    """From a state before every step of an epoch, on other ranks and workers, the rest of two epochs is the same."""
+    with data.loader(workers=0) as loader:
+        states = [loader.state_dict(), *(loader.state_dict() for _ in loader)]
+    assert len(states) == 11
+    for step, state in enumerate(states):
+        assert len(json.dumps(state)) < 1024
+        world_size = WORLD_SIZES[step % len(WORLD_SIZES)]
+        options: dict[str, Any] = {"pool": pool} if step % 2 else {"workers": 0}
+        passes = 1 if step == 10 else 2
+        assert run(data, world_size, state=state, epochs=passes, **options)[0] == reference[step:20]
+
+
+def test_a_state_right_after_a_resume_is_complete(data: Dataset, reference: list[Step], pool_of_1: ri.Pool) -> None:
+    """Twice in a row: resumed, saved at once or after one step, and resumed again."""
+    _, state = run(data, 2, steps=4)
+    for steps in (0, 1):
+        with data.loader(pool=pool_of_1) as loader:
+            loader.load_state_dict(state)
+            for _ in range(steps):
+                next(iter(loader))
+            again = loader.state_dict()
+        assert run(data, 3, state=again, epochs=2)[0] == reference[4 + steps :]
+
+
+def test_leaving_a_pass_gives_up_its_epoch_and_a_new_one_begins_the_next(
+    data: Dataset, reference: list[Step], pool_of_3: ri.Pool
+) -> None:
+    """`break` and a new `for` give the next epoch from its start, though much had been fetched ahead."""
+    with data.loader(pool=pool_of_3) as loader:
+        for step, batch in enumerate(loader):
+            assert rows(batch) == reference[step]
+            if step == 2:
+                break
+        assert (loader.epoch, loader.step) == (0, 3)
+        assert [rows(batch) for batch in loader] == reference[10:]
+        assert (loader.epoch, loader.step) == (2, 0)
+
+
+@pytest.mark.parametrize("partial", ["pad", "short"])
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_tails_are_the_same_over_ray(shards: str, pool_of_1: ri.Pool, partial: str, world_size: int) -> None:
+    """Padded and short last batches, ranks without a row among them, and every sample in exactly one valid row."""
+    data = images(shards, 28, partial=partial)  # 250 = 8 * 28 + 26
+    expected = run(data)[0]
+    assert len(expected) == 9
+    with data.loader(pool=pool_of_1) as loader:
+        batches = list(loader)
+    valid = [
+        i for b in batches for i, v in zip(b["__index__"].tolist(), b.get("__valid__", [True] * 28), strict=False) if v
+    ]
+    assert sorted(valid) == list(range(250))
+    assert ("__valid__" in batches[0]) == (partial == "pad")
+    assert run(data, world_size, pool=pool_of_1)[0] == expected
+
+
+def test_ranks_without_a_row_get_an_empty_batch_with_all_columns(shards: str, pool_of_1: ri.Pool) -> None:
+    """A short last batch of 2 rows on 4 ranks: columns, dtypes and shapes stay, rows are none."""
+    data = images(shards, 124, partial="short")
+    for options in ({"workers": 0}, {"pool": pool_of_1}):
+        with data.loader(rank=0, world_size=4, **options) as loader:
+            *_, last = loader
+            assert len(last["__index__"]) == 0
+            assert last["image"].shape == (0, 8, 8, 3)
+            assert last["name"] == []
+
+
+def stack_names(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """A collate of the user's own."""
+    return {"i": np.array([s["i"] for s in samples]), "names": [s["name"] for s in samples]}
+
+
+@pytest.mark.parametrize("tight", [False, True])
+def test_a_collate_of_the_users_sees_whole_batches(shards: str, pool_of_3: ri.Pool, tight: bool) -> None:
+    """Also where the budget makes batches come in pieces."""
+    data = images(shards, GLOBAL_BATCH, collate=stack_names)
+    expected = run(data)[0]
+    options = {"max_bytes": least_bytes(data, pool_of_3)} if tight else {}
+    assert run(data, pool=pool_of_3, **options)[0] == expected
+
+
+def test_the_next_epoch_is_ready_when_one_ends(data: Dataset, pool_of_1: ri.Pool, wait_until: Any) -> None:
+    """The feeder runs ahead across an epoch's end, so that the next one begins without a bubble."""
+    with data.loader(pool=pool_of_1) as loader:
+        for _ in loader:
+            pass
+        wait_until(loader._source.ready)
+        assert loader.stats()["steps"] > 10
+    with data.loader(pool=pool_of_1, epochs=1) as loader:
+        for _ in loader:
+            pass
+        wait_until(lambda: loader.stats()["bytes_in_flight"] == 0)
+        assert not loader._source.ready()
+        assert loader.stats()["steps"] == 10
