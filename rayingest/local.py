@@ -47,6 +47,9 @@ class LocalSource:
         self._counts["samples"] += picks.rows
         return Batch(picks.epoch, picks.step, self._stream.complete(picks, columns))
 
+    def ready(self) -> bool:
+        return False  # the work is done in `get`
+
     def stats(self) -> dict[str, Any]:
         return dict(self._counts)
 

@@ -18,9 +18,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def pool_of_1(cluster: Any) -> Iterator[ri.Pool]:
+def pool_of_1(cluster: Any, wait_until: Any) -> Iterator[ri.Pool]:
     """One decoder."""
     with ri.Pool(workers=1) as pool:
+        pool.open(0, 1)
+        wait_until(lambda: len(pool.members) == 2)
         yield pool
 
 

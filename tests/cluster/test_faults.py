@@ -20,7 +20,7 @@ def actors(ray: Any) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(cluster: Any, wait_until: Any) -> Any:
+def nothing_is_left(cluster: Any, pool_of_1: ri.Pool, wait_until: Any) -> Any:
     """After each test no actor is left that was not there before."""
     before = set(actors(cluster))
     yield
