@@ -20,6 +20,7 @@ from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
 from rayingest.storage.files import Storage
+from rayingest.storage.redact import redact
 from rayingest.transforms.pipeline import Pipeline, Samples
 
 Spans = list[tuple[str, int, list[Block]]]
@@ -88,6 +89,11 @@ class Stream:
             else:
                 spans.append((url, size, [block]))
         return spans
+
+    def place(self, block: int) -> tuple[str, int]:
+        """The shard, as it may be shown, and the beginning of a block in it."""
+        manifest = self.manifest
+        return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
 
     def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
         """The picks from this position on, epoch after epoch, up to and without epoch `epochs`, or for ever."""

@@ -7,6 +7,7 @@ business. A node's decoders and the reader beside them form a cell, so that raw 
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import logging
 import threading
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import ray
+from ray.exceptions import ActorUnavailableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayingest.cluster.decoder import Decoder
@@ -35,13 +37,21 @@ _log = logging.getLogger("rayingest")
 _pools = itertools.count()
 
 
-@dataclass(frozen=True, eq=False)
+class Loss(enum.Enum):
+    """How a member was lost: it ended (perhaps because of what it did), or it is out of reach with its node."""
+
+    BY_ITSELF = enum.auto()
+    WITH_NODE = enum.auto()
+
+
+@dataclass(eq=False)
 class Member:
-    """One actor of a pool."""
+    """One actor of a pool; `node` is where it runs, known once it does."""
 
     name: str
     role: Role
     actor: Any
+    node: str = ""
 
     @property
     def slots(self) -> int:
@@ -54,7 +64,7 @@ class Subscriber(Protocol):
     def joined(self, member: Member) -> None:
         """The member runs."""
 
-    def lost(self, member: Member) -> None:
+    def lost(self, member: Member, loss: Loss) -> None:
         """The member is gone."""
 
     def failed(self, error: IngestError) -> None:
@@ -82,6 +92,7 @@ class Pool:
         self._subscribers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._numbers = {"reader": itertools.count(), "decoder": itertools.count()}
         self._deaths: list[float] = []
+        self._suspects: set[str] = set()  # nodes that were out of reach: nothing new is placed there
         self._prefix = ""
         self._opened = 0.0
         self._one_by_one = False
@@ -153,26 +164,43 @@ class Pool:
             self._told = True
             _log.warning("going on with %d of %d decoders; the others come as CPUs do", running, self.workers)
 
-    def report_dead(self, member: Member) -> None:
-        """Somebody found the member dead or out of reach: it is given up and replaced."""
+    def report_dead(self, member: Member, error: BaseException) -> None:
+        """Somebody found the member dead or out of reach: it is given up and replaced, its node's others with it.
+
+        Out of reach means lost: a node that went without a word is declared dead only much later.
+        """
         with self._lock:
-            if self._closed or self._members.pop(member.name, None) is None:
+            if self._closed or member.name not in self._members:
                 return
-            now = time.monotonic()
-            self._deaths = [then for then in self._deaths if now - then < 60] + [now]
-            _end(member)
-            for subscriber in list(self._subscribers):
-                subscriber.lost(member)
-            if len(self._deaths) > MAX_DEATHS_A_MINUTE:
-                error = WorkerError(f"{len(self._deaths)} workers died within a minute, lastly {member.name}")
-                for subscriber in list(self._subscribers):
-                    subscriber.failed(error)
-                return
-            node = next((node for node, name in self._reader_nodes.items() if name == member.name), None)
-            if node is not None:
-                del self._reader_nodes[node]
-                self._add_reader(node)
-            self._ask()
+            loss = Loss.BY_ITSELF
+            if isinstance(error, ActorUnavailableError) or member.node not in _nodes_alive():
+                loss = Loss.WITH_NODE
+                self._suspects.add(member.node)
+            gone = [member]
+            if loss is Loss.WITH_NODE:
+                gone = [other for other in self._members.values() if other.node == member.node]
+            for other in gone:
+                self._give_up(other, loss)
+            if not self._too_many_deaths(member):
+                self._ask()
+
+    def _give_up(self, member: Member, loss: Loss) -> None:
+        del self._members[member.name]
+        _end(member)
+        for subscriber in list(self._subscribers):
+            subscriber.lost(member, loss)
+        if self._reader_nodes.get(member.node) == member.name:
+            del self._reader_nodes[member.node]
+
+    def _too_many_deaths(self, member: Member) -> bool:
+        now = time.monotonic()
+        self._deaths = [then for then in self._deaths if now - then < 60] + [now]
+        if len(self._deaths) <= MAX_DEATHS_A_MINUTE:
+            return False
+        error = WorkerError(f"{len(self._deaths)} workers died within a minute, lastly {member.name}")
+        for subscriber in list(self._subscribers):
+            subscriber.failed(error)
+        return True
 
     def close(self) -> None:
         """End all actors. Idempotent."""
@@ -188,13 +216,16 @@ class Pool:
             _end(member)
 
     def _ask(self) -> None:
-        """Ask for the decoders that are lacking."""
-        have = [m for m in (*self._members.values(), *self._pending.values()) if m.role == "decoder"]
-        lacking = self.workers - len(have)
+        """Ask for the decoders that are lacking, and for a reader on every node with decoders."""
+        everyone = [*self._members.values(), *self._pending.values()]
+        lacking = self.workers - sum(member.role == "decoder" for member in everyone)
         if self._one_by_one:
             lacking = min(lacking, 0 if any(m.role == "decoder" for m in self._pending.values()) else 1)
         for _ in range(lacking):
             self._add("decoder", Decoder, num_cpus=1, allow_out_of_order_execution=True)
+        for node in {member.node for member in self._members.values() if member.role == "decoder"}:
+            if node not in self._reader_nodes:
+                self._add_reader(node)
 
     def _add_reader(self, node: str) -> None:
         strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=True)
@@ -203,6 +234,8 @@ class Pool:
 
     def _add(self, role: Role, actor: type, **options: Any) -> str:
         name = f"{self._prefix}:{role}{next(self._numbers[role])}"
+        if self._suspects:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._suspects))})"}
         member = Member(name, role, ray.remote(actor).options(name=name, **options).remote())
         self._pending[name] = member
         member.actor.node.remote().future().add_done_callback(partial(self._hear_from, member))
@@ -218,17 +251,21 @@ class Pool:
         with self._lock:
             if self._closed or self._pending.pop(member.name, None) is None:
                 return
-            self._members[member.name] = member
             if error is not None:
                 _log.warning("%s did not start: %s", member.name, error)
-                self.report_dead(member)
+                self._reader_nodes = {node: name for node, name in self._reader_nodes.items() if name != member.name}
+                if not self._too_many_deaths(member):
+                    self._ask()
                 return
+            member.node = future.result()
+            self._members[member.name] = member
             for subscriber in list(self._subscribers):
                 subscriber.joined(member)
-            if member.role == "decoder":
-                if future.result() not in self._reader_nodes:
-                    self._add_reader(future.result())
-                self._ask()
+            self._ask()
+
+
+def _nodes_alive() -> set[str]:
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def _end(member: Member) -> None:

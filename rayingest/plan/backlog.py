@@ -89,20 +89,24 @@ class Backlog:
         """The first waiting piece that lacks nothing."""
         while self._ready:
             piece = self._ready[0]
-            if piece.state is PieceState.WAITING and not piece.missing:
+            if piece.state is PieceState.WAITING and not piece.missing and not piece.gone:
                 return piece
             heapq.heappop(self._ready)
         return None
 
-    def split(self, piece: Piece, now: np.ndarray) -> tuple[Piece, Piece]:
-        """Replace a waiting piece of the step due by two: the rows where `now` (bool, one a row) holds, the rest."""
-        first, rest = (
-            Piece(piece.step, piece.rows[side], piece.row_blocks[side], tries=piece.tries) for side in (now, ~now)
-        )
-        piece.state = PieceState.DONE
-        due = self._pieces[0]
-        due[due.index(piece) : due.index(piece) + 1] = [first, rest]
-        return first, rest
+    def replace(self, piece: Piece, parts: list[Piece]) -> None:
+        """Put waiting pieces of the same rows in a piece's place; it is needed no more."""
+        piece.gone = True
+        step = self._pieces[piece.step - self.due]
+        at = step.index(piece)
+        step[at : at + 1] = parts
+
+    def abandon(self) -> None:
+        """No step is needed any more."""
+        for step in self._pieces:
+            for piece in step:
+                piece.gone = True
+        self._pieces.clear()
 
     def deliver(self) -> list[Piece] | None:
         """The pieces of the step due, if all are done; then the next is due."""
@@ -113,4 +117,4 @@ class Backlog:
 
     def due_output_bytes(self) -> int:
         """Bytes charged for outputs of the step due."""
-        return sum(piece.nbytes for piece in self._pieces[0]) if self._pieces else 0
+        return sum(piece.charged + piece.nbytes for piece in self._pieces[0]) if self._pieces else 0

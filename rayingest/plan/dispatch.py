@@ -1,8 +1,8 @@
 """Dispatch: decides what to read, decode, retry, give up and deliver. A pure state machine: events in, commands out.
 
 No Ray, no clock, no sleep and no randomness: the same events give the same commands. It executes out of order and
-delivers in order. Pieces wait for their blocks (`residency`), are decoded by workers (`workforce`), and lie ready until
-all of their step are done and the step is due (`backlog`).
+delivers in order; `outcomes` takes in what happened. Pieces wait for their blocks (`residency`), are decoded by workers
+(`workforce`), and lie ready until all of their step are done and the step is due (`backlog`).
 
 Bytes. Blocks, whether being read or in the store, and outputs, whether being decoded or ready, are charged against
 `max_bytes`. Room for one whole step is kept for the step that is due, and outputs of later steps leave room for one
@@ -13,65 +13,31 @@ it everything else: that is why nothing here can wait for itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from rayingest.plan import events as ev
-from rayingest.plan.backlog import Backlog, Pace
+from rayingest.plan.limits import Limits
+from rayingest.plan.outcomes import Outcomes
 from rayingest.plan.pieces import Key, Piece, PieceState
-from rayingest.plan.residency import Block, BlockState, Residency
-from rayingest.plan.workforce import Task, Worker, Workforce
+from rayingest.plan.residency import Block, BlockState
+from rayingest.plan.workforce import Worker
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How far dispatch may go.
-
-    `max_bytes`: blocks and outputs together. `ahead`: steps from the one due on whose blocks may be fetched. `ready`:
-    steps from the one due on that may be decoded (more where that is too few to keep the decoders busy). `room`:
-    batches that the consumer takes in advance. A decode should take `task_seconds`; `whole_steps` keeps steps in one
-    piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. Nothing is tried more
-    than `max_tries` times.
-    """
-
-    max_bytes: int = 1 << 62
-    ahead: int = 16
-    ready: int = 4
-    room: int = 2
-    task_seconds: float = 0.05
-    first_task_rows: int = 16
-    whole_steps: bool = False
-    read_blocks: int = 16
-    read_bytes: int = 4 << 20
-    max_tries: int = 4
-
+__all__ = ["Dispatch", "Limits"]
 
 _WALK_AT_ONCE = 32
 
 
-class Dispatch:
-    """One stream's state. `sizes`: int64, expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
-
-    `output_bytes` is the sum of all pieces' `nbytes`, those of stale tasks included.
-    """
-
-    def __init__(self, sizes: np.ndarray, limits: Limits, row_bytes: float = 1.0) -> None:
-        self.limits = limits
-        self.residency = Residency(sizes)
-        self.workforce = Workforce()
-        self.pace = Pace(row_bytes, limits.task_seconds, limits.first_task_rows)
-        self.backlog = Backlog(iter(()), self.pace, limits.whole_steps)
-        self.output_bytes = 0
-        self.room = limits.room
-        self.failed = False
-        self.counts = dict.fromkeys(("reads", "blocks_read", "decodes", "retries", "workers_lost", "blocks_dropped"), 0)
-        self._commands: list[ev.Command] = []
+class Dispatch(Outcomes):
+    """One stream's state, and what is to be done in it."""
 
     def handle(self, *happened: ev.Event) -> list[ev.Command]:
         """Take in what happened, in order; returns what to do, in order."""
         for event in happened:
-            self._take_in(event)
+            if isinstance(event, ev.Overdue):
+                self._hedge(event.task)
+            else:
+                self.take_in(event)
         if not self.failed:
             self._walk()
             while self._deliver():
@@ -80,124 +46,6 @@ class Dispatch:
             self._read()
         commands, self._commands = self._commands, []
         return commands
-
-    @property
-    def held(self) -> int:
-        """Bytes charged now."""
-        return self.residency.held + self.output_bytes
-
-    # Facts
-
-    def _take_in(self, event: ev.Event) -> None:
-        match event:
-            case ev.Start():
-                self._start(event)
-            case ev.Taken():
-                self.room += 1
-            case ev.WorkerJoined(name, role, slots):
-                self.workforce.join(name, role, slots)
-            case ev.WorkerLost(name):
-                self._lose_worker(name)
-            case ev.BlocksLost(numbers):
-                self._lose_blocks(numbers)
-            case ev.ReadDone() | ev.ReadFailed() | ev.DecodeDone() | ev.DecodeFailed():
-                task = self.workforce.end(event.task)
-                if task is not None:
-                    self._end_task(task, event)
-
-    def _end_task(self, task: Task, event: ev.Event) -> None:
-        match event:
-            case ev.ReadDone(_, nbytes):
-                self._end_read(task, nbytes)
-            case ev.ReadFailed(_, error, final):
-                self._fail_read(task, error, final)
-            case ev.DecodeDone(_, parts, seconds):
-                self._end_decode(task, parts, seconds)
-            case ev.DecodeFailed(_, error):
-                self._retry_decode(task, error)
-
-    def _start(self, event: ev.Start) -> None:
-        self.residency.restart(self.limits.ahead)
-        for task in self.workforce.tasks.values():
-            task.stale = True
-        self.output_bytes = sum(piece.nbytes for task in self.workforce.tasks.values() for piece in task.pieces)
-        self.backlog = Backlog(event.steps, self.pace, self.limits.whole_steps)
-        self.room = self.limits.room
-
-    def _lose_worker(self, name: str) -> None:
-        self.counts["workers_lost"] += name in self.workforce.workers
-        error = ConnectionError(f"worker {name} is gone")
-        for task in self.workforce.lose(name):
-            if task.pieces:
-                self._retry_decode(task, error)
-            else:
-                self._retry_read(task, error)
-
-    def _lose_blocks(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            block = self.residency.blocks.get(number)
-            if block is not None and block.state is BlockState.RESIDENT:
-                self.residency.vanish(block)
-
-    def _end_read(self, task: Task, nbytes: tuple[int, ...]) -> None:
-        for number, size in zip(task.blocks, nbytes, strict=True):
-            for piece in self.residency.arrive(self.residency.blocks[number], size):
-                self.backlog.offer(piece)
-        self._drop_useless(task.blocks)
-
-    def _fail_read(self, task: Task, error: BaseException, final: bool) -> None:
-        if not final or len(task.blocks) > 1:  # then one by one, so that only the block at fault is given up
-            self._retry_read(task, error)
-            return
-        block = self.residency.blocks[task.blocks[0]]
-        for piece in self.residency.break_off(block, error):
-            piece.state, piece.error = PieceState.DONE, error
-
-    def _retry_read(self, task: Task, error: BaseException) -> None:
-        for number in task.blocks:
-            block = self.residency.blocks[number]
-            self.residency.vanish(block)
-            block.tries += 1
-            self._count_retry(block.tries, (number,), error)
-        self._drop_useless(task.blocks)
-
-    def _end_decode(self, task: Task, parts: tuple[ev.PartDone, ...], seconds: float) -> None:
-        for index, (piece, part) in enumerate(zip(task.pieces, parts, strict=True)):
-            if part.error is None:
-                self.pace.see_output(len(piece.rows), part.nbytes)
-            self._end_output(piece, 0 if task.stale else part.nbytes)
-            piece.state, piece.task, piece.index, piece.error = PieceState.DONE, task.number, index, part.error
-        self.pace.see_task(sum(len(piece.rows) for piece in task.pieces), seconds)
-
-    def _retry_decode(self, task: Task, error: BaseException) -> None:
-        for piece in task.pieces:
-            self._end_output(piece, 0, drop=task.stale)
-            if not task.stale:
-                piece.state = PieceState.WAITING
-                piece.tries += 1
-                self.residency.wait(piece)
-                self.backlog.offer(piece)
-                self._count_retry(piece.tries, piece.blocks, error)
-
-    def _end_output(self, piece: Piece, nbytes: int, drop: bool = True) -> None:
-        """The piece is no longer being decoded; its output is charged with `nbytes` now."""
-        self.output_bytes += nbytes - piece.nbytes
-        piece.nbytes = nbytes
-        self.residency.unpin(piece)
-        if drop:
-            self._drop_useless(piece.blocks)
-
-    def _count_retry(self, tries: int, blocks: tuple[int, ...], error: BaseException) -> None:
-        self.counts["retries"] += 1
-        if tries >= self.limits.max_tries:
-            self._fail(f"tried {tries} times, always in vain", blocks, error)
-
-    def _fail(self, reason: str, blocks: tuple[int, ...], error: BaseException | None = None) -> None:
-        if not self.failed:
-            self.failed = True
-            self._commands.append(ev.Fail(reason, blocks, error))
-
-    # Deeds
 
     def _walk(self) -> None:
         """Take up the steps that blocks may be fetched for: not many at once, and none before it is of use."""
@@ -221,37 +69,83 @@ class Dispatch:
         self.room -= 1
         self.output_bytes -= sum(piece.nbytes for piece in pieces)
         outputs = tuple(ev.Output(piece.task, piece.index, piece.rows) for piece in pieces if piece.error is None)
-        error = next((piece.error for piece in pieces if piece.error is not None), None)
-        self._commands.append(ev.Deliver(pieces[0].step, outputs, error))
+        broken = next((piece for piece in pieces if piece.error is not None), None)
+        if broken is None:
+            self._commands.append(ev.Deliver(pieces[0].step, outputs))
+        else:
+            self._commands.append(ev.Deliver(pieces[0].step, outputs, broken.error, int(broken.rows[0])))
         return True
 
     def _decode(self) -> None:
         """Have pieces decoded that lack nothing, the earliest first, as long as a decoder is free."""
         while (worker := self.workforce.free("decoder")) is not None:
-            if not self.pace.measured and any(task.pieces for task in self.workforce.tasks.values()):
+            if not self.pace.measured and self._decoding():
                 return  # the first decode shows what a row takes, before there are many
-            pieces = self._next_decode()
+            pieces = self._next_decode(worker)
             if not pieces:
                 return
-            task = self.workforce.begin(worker, pieces=tuple(pieces))
-            self.counts["decodes"] += 1
-            blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
-            parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
-            self._commands.append(ev.Decode(task.number, worker.name, parts, blocks))
+            self._order_decode(worker, pieces)
 
-    def _next_decode(self) -> list[Piece]:
-        """The ready pieces that make the next task, now charged and holding their blocks."""
+    def _decoding(self) -> bool:
+        """Whether a decode is under way that is of use."""
+        pieces = (piece for task in self.workforce.tasks.values() for piece in task.pieces)
+        return any(piece.state is PieceState.DECODING and not piece.gone for piece in pieces)
+
+    def _next_decode(self, worker: Worker) -> list[Piece]:
+        """The ready pieces that make the worker's next task; a suspect waits for an idle worker, to be its only one."""
         pieces: list[Piece] = []
         rows = 0
         while (piece := self.backlog.next_ready()) is not None and self._may_decode(piece):
-            if pieces and rows + len(piece.rows) > self.pace.task_rows:
+            if (pieces and rows + len(piece.rows) > self.pace.task_rows) or (piece.suspect and (pieces or worker.busy)):
                 break
-            piece.state, piece.nbytes = PieceState.DECODING, self.pace.output_bytes(len(piece.rows))
-            self.output_bytes += piece.nbytes
-            self.residency.pin(piece)
             pieces.append(piece)
             rows += len(piece.rows)
+            self._begin_attempt(piece)
+            self.residency.stop_waiting(piece)
+            piece.state = PieceState.DECODING
+            if piece.suspect:
+                break
         return pieces
+
+    def _begin_attempt(self, piece: Piece) -> None:
+        """A decode of the piece begins: its output is charged, its blocks are held."""
+        charge = self.pace.output_bytes(len(piece.rows))
+        piece.attempts += 1
+        piece.charged += charge
+        self.output_bytes += charge
+        self.residency.pin(piece)
+
+    def _order_decode(self, worker: Worker, pieces: list[Piece]) -> None:
+        charges = tuple(self.pace.output_bytes(len(piece.rows)) for piece in pieces)
+        weight = worker.slots if pieces[0].suspect else 1
+        task = self.workforce.begin(worker, charges, pieces=tuple(pieces), weight=weight)
+        self.counts["decodes"] += 1
+        blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
+        parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
+        self._commands.append(ev.Decode(task.number, worker.name, parts, blocks))
+
+    def _hedge(self, number: int) -> None:
+        """Have a late task done by another worker too, if that costs nothing else its room."""
+        task = self.workforce.tasks.get(number)
+        if task is None or task.hedged or self.failed:
+            return
+        worker = self.workforce.free("decoder" if task.pieces else "reader", other_than=task.worker)
+        if worker is None or self.held + sum(task.charges) > self.limits.max_bytes:
+            return
+        if task.pieces:
+            pieces = [p for p in task.pieces if p.state is PieceState.DECODING and not p.gone and not p.suspect]
+            if not pieces or worker is task.worker:
+                return
+            for piece in pieces:
+                self._begin_attempt(piece)
+            self._order_decode(worker, pieces)
+        else:
+            blocks = [block for block in map(self.residency.blocks.get, task.blocks) if block and block.awaited]
+            if not blocks:
+                return
+            self._order_read(worker, blocks, [self.residency.begin_read(block) for block in blocks])
+        task.hedged = True
+        self.counts["hedges"] += 1
 
     def _may_decode(self, piece: Piece) -> bool:
         """Whether it is near enough, and its output leaves room for the step due and for a block beside that."""
@@ -278,26 +172,26 @@ class Dispatch:
         """Have blocks read, those needed first first, giving up such as are needed later."""
         while (worker := self.workforce.free("reader")) is not None:
             blocks: list[Block] = []
-            while (block := self.residency.next_wanted()) is not None and self._joins(block, blocks):
+            charges: list[int] = []
+            while (block := self.residency.next_wanted()) is not None and self._joins(block, blocks, sum(charges)):
                 if not self._make_room(block):
                     break
-                self.residency.begin_read(block)
                 blocks.append(block)
+                charges.append(self.residency.begin_read(block))
             if not blocks:
                 break
-            self._order_read(worker, blocks)
+            self._order_read(worker, blocks, charges)
         self._unblock()
 
-    def _joins(self, block: Block, others: list[Block]) -> bool:
+    def _joins(self, block: Block, others: list[Block], size: int) -> bool:
         """Whether a read of `others` may take this block too; what failed before is read alone."""
         if not others:
             return True
-        size = sum(other.nbytes for other in others) + self.residency.size(block.number)
-        small = len(others) < self.limits.read_blocks and size <= self.limits.read_bytes
-        return small and not block.tries and not others[0].tries
+        fits = size + self.residency.size(block.number) <= self.limits.read_bytes
+        return fits and len(others) < self.limits.read_blocks and not block.tries and not others[0].tries
 
-    def _order_read(self, worker: Worker, blocks: list[Block]) -> None:
-        task = self.workforce.begin(worker, blocks=tuple(block.number for block in blocks))
+    def _order_read(self, worker: Worker, blocks: list[Block], charges: list[int]) -> None:
+        task = self.workforce.begin(worker, tuple(charges), blocks=tuple(block.number for block in blocks))
         self.counts["reads"] += 1
         self.counts["blocks_read"] += len(blocks)
         self._commands.append(ev.Read(task.number, worker.name, task.blocks))
@@ -338,10 +232,8 @@ class Dispatch:
         piece = block.uses[block.next_use]
         here = [number for number in piece.blocks if self.residency.blocks[number].state is BlockState.RESIDENT]
         if here:
-            self.residency.stop_waiting(piece)
-            for part in self.backlog.split(piece, np.isin(piece.row_blocks, here)):
-                self.residency.wait(part)
-                self.backlog.offer(part)
+            now = np.isin(piece.row_blocks, here)
+            self._part(piece, [piece.part(now, piece.deaths), piece.part(~now, piece.deaths)])
             self._decode()
         elif not self.workforce.tasks:
             self._force(block)
@@ -354,10 +246,4 @@ class Dispatch:
             reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"
             self._fail(f"{reason}; give it {size + chunk} or more", (block.number,))
         elif (worker := self.workforce.free("reader")) is not None:
-            self.residency.begin_read(block)
-            self._order_read(worker, [block])
-
-    def _drop_useless(self, numbers: Iterable[int]) -> None:
-        gone = tuple(number for number in dict.fromkeys(numbers) if self.residency.forget(number, self.backlog.walked))
-        if gone:
-            self._commands.append(ev.Drop(gone))
+            self._order_read(worker, [block], [self.residency.begin_read(block)])

@@ -55,9 +55,10 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker is gone, with all its tasks."""
+    """A worker is gone, with all its tasks. `by_itself`: nothing else is known to have ended it, so a task may have."""
 
     worker: str
+    by_itself: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,20 @@ class BlocksLost:
 
 
 @dataclass(frozen=True)
+class Overdue:
+    """A task takes much longer than its like. May be told again and again."""
+
+    task: int
+
+
+@dataclass(frozen=True)
 class Taken:
     """The consumer took a batch, so that there is room for another."""
 
 
-Event = Start | WorkerJoined | WorkerLost | ReadDone | ReadFailed | DecodeDone | DecodeFailed | BlocksLost | Taken
+Event = (
+    Start | WorkerJoined | WorkerLost | ReadDone | ReadFailed | DecodeDone | DecodeFailed | BlocksLost | Overdue | Taken
+)
 
 # Commands
 
@@ -146,6 +156,14 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Discard:
+    """What a task brought of these (blocks of a read, numbers of parts of a decode) is not needed any more."""
+
+    task: int
+    items: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Output:
     """Where some rows of a step are: part `index` of a decode task."""
 
@@ -156,20 +174,21 @@ class Output:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Hand this step to the consumer and give up the outputs; or raise the error in its place."""
+    """Hand this step to the consumer and give up the outputs; or raise the error, of this row, in its place."""
 
     step: int
     outputs: tuple[Output, ...]
     error: BaseException | None = None
+    row: int = -1
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Give up: this cannot go on. `blocks` and `steps` say where, `error` is the last cause, if there is one."""
+    """Give up: this cannot go on. `blocks` say where, `error` is the last cause, if there is one."""
 
     reason: str
     blocks: tuple[int, ...]
     error: BaseException | None = None
 
 
-Command = Read | Decode | Drop | Deliver | Fail
+Command = Read | Decode | Drop | Discard | Deliver | Fail

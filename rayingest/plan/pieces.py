@@ -28,8 +28,10 @@ class PieceState(enum.Enum):
 class Piece:
     """Rows of one step that are decoded together: their numbers in the rank's batch, and the block of each.
 
-    `missing` counts those of its blocks that are not in the store while it is waiting. `nbytes` is what its output is
-    charged with: an estimate while decoding, the truth when done. Pieces compare by their place in the order.
+    `missing` counts those of its blocks that are not in the store while it is waiting. `attempts` are the tasks under
+    way that make it, and `charged` what their outputs are charged with; the first answer wins. `nbytes` is its output
+    when done. `gone`: no step needs it any more. `deaths`: workers that ended while they had it. Pieces compare by
+    their place in the order.
     """
 
     step: int
@@ -37,8 +39,12 @@ class Piece:
     row_blocks: np.ndarray
     state: PieceState = PieceState.WAITING
     missing: int = 0
-    tries: int = 0
+    attempts: int = 0
+    charged: int = 0
     nbytes: int = 0
+    tries: int = 0
+    deaths: int = 0
+    gone: bool = False
     task: int = -1
     index: int = -1
     error: BaseException | None = None
@@ -51,3 +57,12 @@ class Piece:
 
     def __lt__(self, other: Piece) -> bool:
         return self.key < other.key
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may have ended a worker: then it is decoded alone, so that nothing else is blamed for it."""
+        return self.deaths > 0
+
+    def part(self, chosen: np.ndarray, deaths: int = 0) -> Piece:
+        """A new piece of the chosen rows (bool, one a row)."""
+        return Piece(self.step, self.rows[chosen], self.row_blocks[chosen], tries=self.tries, deaths=deaths)

@@ -33,7 +33,8 @@ class BlockState(enum.Enum):
 class Block:
     """`uses`: all and only the waiting pieces that need it; `next_use` the first. `pins`: decodes that hold it.
 
-    `until`: from this step on, steps not yet walked do not need it. `nbytes` is charged while reading or resident.
+    `until`: from this step on, steps not yet walked do not need it. `nbytes` is its size while resident; `readers`
+    are the reads of it under way, each charged by itself.
     """
 
     number: int
@@ -43,9 +44,15 @@ class Block:
     uses: dict[Key, Piece] = field(default_factory=dict)
     next_use: Key = NEVER
     pins: int = 0
+    readers: int = 0
     reads: int = 0
     tries: int = 0
     error: BaseException | None = None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a read of it is under way, and it is not there yet."""
+        return self.state is BlockState.READING
 
 
 class Residency:
@@ -79,23 +86,26 @@ class Residency:
             if last > block.until:
                 block.until = last
                 heapq.heappush(self._expiring, (last, number))
-        broken = [self.blocks[number].error for number in piece.blocks]
-        error = next((error for error in broken if error is not None), None)
-        if error is None:
-            self.wait(piece)
-        return error
+        return self.wait(piece)
 
-    def wait(self, piece: Piece) -> None:
-        """The piece is waiting (again, or with other rows): its blocks are in use by it."""
+    def wait(self, piece: Piece) -> BaseException | None:
+        """The piece is waiting (again): its blocks are in use by it.
+
+        Returns the error of a block that is known to be broken; then the piece does not wait.
+        """
+        blocks = [self.blocks[number] for number in piece.blocks]
+        error = next((block.error for block in blocks if block.error is not None), None)
+        if error is not None:
+            return error
         piece.missing = 0
-        for number in piece.blocks:
-            block = self.blocks[number]
+        for block in blocks:
             block.uses[piece.key] = piece
             block.next_use = min(block.next_use, piece.key)
             if block.state is not BlockState.RESIDENT:
                 piece.missing += 1
             if block.state is BlockState.ABSENT:
                 self._want(block)
+        return None
 
     def stop_waiting(self, piece: Piece) -> None:
         """The piece no longer waits."""
@@ -106,8 +116,7 @@ class Residency:
                 block.next_use = min(block.uses, default=NEVER)
 
     def pin(self, piece: Piece) -> None:
-        """A decode of the piece begins: it no longer waits, and holds its blocks."""
-        self.stop_waiting(piece)
+        """A decode of the piece begins, and holds its blocks."""
         for number in piece.blocks:
             self.blocks[number].pins += 1
 
@@ -129,16 +138,29 @@ class Residency:
                 heapq.heappop(self._wanted)
         return None
 
-    def begin_read(self, block: Block) -> None:
-        """A read of an absent block begins; its expected size is charged."""
-        block.state, block.nbytes = BlockState.READING, self.size(block.number)
-        self.held += block.nbytes
-        self.rereads += block.reads > 0
-        block.reads += 1
+    def begin_read(self, block: Block) -> int:
+        """A read of the block begins; returns what it is charged with, its expected size."""
+        if block.state is BlockState.ABSENT:
+            self.rereads += block.reads > 0
+            block.reads += 1
+        block.state = BlockState.READING
+        block.readers += 1
+        charge = self.size(block.number)
+        self.held += charge
+        return charge
+
+    def end_read(self, number: int, charge: int) -> Block | None:
+        """A read of the block ended, however; returns the block where it is still awaited."""
+        self.held -= charge
+        block = self.blocks.get(number)
+        if block is None:
+            return None
+        block.readers -= 1
+        return block if block.state is BlockState.READING else None
 
     def arrive(self, block: Block, nbytes: int) -> list[Piece]:
         """A block is in the store; returns the pieces that now lack nothing."""
-        self.held += nbytes - block.nbytes
+        self.held += nbytes
         block.state, block.nbytes, block.tries = BlockState.RESIDENT, nbytes, 0
         self._largest_ratio = max(self._largest_ratio, nbytes / max(1, int(self._sizes[block.number])))
         self._ratio = self._largest_ratio * (1 + _MARGIN)
@@ -160,7 +182,7 @@ class Residency:
         return pieces
 
     def vanish(self, block: Block) -> None:
-        """A block is no longer in the store, or its read came to nothing, or it was given up."""
+        """A block is no longer in the store, or its reads came to nothing, or it was given up."""
         if block.state is BlockState.RESIDENT:
             for piece in block.uses.values():
                 piece.missing += 1
@@ -191,7 +213,7 @@ class Residency:
     def forget(self, number: int, walked: int) -> bool:
         """Forget the block if nothing will need it any more; returns whether it was in the store until now."""
         block = self.blocks.get(number)
-        if block is None or block.uses or block.pins or block.until > walked or block.state is BlockState.READING:
+        if block is None or block.uses or block.pins or block.until > walked or block.readers:
             return False
         del self.blocks[number]
         self.held -= block.nbytes
@@ -201,7 +223,9 @@ class Residency:
         """No piece waits any more. Blocks in the store or on their way stay until the new walk has come to `until`."""
         self._wanted.clear()
         gone = {BlockState.ABSENT, BlockState.BROKEN}
-        self.blocks = {n: block for n, block in self.blocks.items() if block.state not in gone or block.pins}
+        self.blocks = {
+            n: block for n, block in self.blocks.items() if block.state not in gone or block.pins or block.readers
+        }
         self._expiring = [(until, number) for number in self.blocks]
         for block in self.blocks.values():
             block.uses.clear()

@@ -19,17 +19,22 @@ class Worker:
 
 @dataclass(eq=False)
 class Task:
-    """A read of blocks or a decode of pieces under way; `stale` once a new start made its outcome useless."""
+    """A read of blocks or a decode of pieces under way, and what each of them is charged with meanwhile.
+
+    `weight` is how many of its worker's slots it takes. `hedged`: another task does the same, in case this one is lost.
+    """
 
     number: int
     worker: Worker
     blocks: tuple[int, ...] = ()
     pieces: tuple[Piece, ...] = ()
-    stale: bool = False
+    charges: tuple[int, ...] = ()
+    weight: int = 1
+    hedged: bool = False
 
 
 class Workforce:
-    """All workers by name and all tasks by number; a worker's `busy` is the count of its tasks."""
+    """All workers by name and all tasks by number; a worker's `busy` is the weight of its tasks."""
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
@@ -49,26 +54,34 @@ class Workforce:
             del self.tasks[task.number]
         return lost
 
-    def free(self, role: str) -> Worker | None:
-        """The worker of this role with the most free slots, if any has one."""
+    def free(self, role: str, other_than: Worker | None = None) -> Worker | None:
+        """The worker of this role with the most free slots, if any has one; another than that one where there is."""
         able = [worker for worker in self.workers.values() if worker.role == role and worker.busy < worker.slots]
-        return min(able, key=lambda worker: worker.busy / worker.slots, default=None)
+        return min(able, key=lambda worker: (worker is other_than, worker.busy / worker.slots), default=None)
 
     def slots(self, role: str) -> int:
         """Tasks that the workers of this role can have at a time."""
         return sum(worker.slots for worker in self.workers.values() if worker.role == role)
 
-    def begin(self, worker: Worker, blocks: tuple[int, ...] = (), pieces: tuple[Piece, ...] = ()) -> Task:
+    def begin(
+        self,
+        worker: Worker,
+        charges: tuple[int, ...],
+        *,
+        blocks: tuple[int, ...] = (),
+        pieces: tuple[Piece, ...] = (),
+        weight: int = 1,
+    ) -> Task:
         """A new task for the worker."""
-        task = Task(self._next, worker, blocks, pieces)
+        task = Task(self._next, worker, blocks, pieces, charges, weight)
         self.tasks[task.number] = task
         self._next += 1
-        worker.busy += 1
+        worker.busy += weight
         return task
 
     def end(self, number: int) -> Task | None:
         """The task ended; None where it had been given up before."""
         task = self.tasks.pop(number, None)
         if task is not None:
-            task.worker.busy -= 1
+            task.worker.busy -= task.weight
         return task

@@ -46,6 +46,9 @@ class World:
     reading: dict[int, ev.Read] = field(default_factory=dict)
     decoding: dict[int, ev.Decode] = field(default_factory=dict)
     outputs: dict[tuple[int, int], ev.Part] = field(default_factory=dict)
+    arrived: list[int] = field(default_factory=list)
+    vanished: set[int] = field(default_factory=set)
+    hung: set[int] = field(default_factory=set)
     delivered: list[tuple[int, list[int]]] = field(default_factory=list)
     errors: dict[int, BaseException] = field(default_factory=dict)
     failed: ev.Fail | None = None
@@ -56,16 +59,26 @@ class World:
 
     def tell(self, *events: ev.Event) -> None:
         """Events for dispatch; carries out what it orders."""
-        for command in self.dispatch.handle(*events):
+        commands = self.dispatch.handle(*events)
+        for command in commands:
+            if isinstance(command, ev.Discard):
+                self._discard(command)
+        for command in commands:
             self._obey(command)
         self.check()
+
+    def _discard(self, command: ev.Discard) -> None:
+        for item in command.items:
+            if (command.task, item) in self.outputs:
+                del self.outputs[command.task, item]
+            else:
+                self.arrived.remove(item)
 
     def _obey(self, command: ev.Command) -> None:
         match command:
             case ev.Read(task, _, blocks):
                 assert blocks
-                under_way = {number for read in self.reading.values() for number in read.blocks}
-                assert not set(blocks) & (self.store | under_way), "read twice at the same time"
+                assert not set(blocks) & self.store, "read though it is there"
                 self.reading[task] = command
             case ev.Decode(task, _, parts, blocks):
                 assert set(blocks) <= self.store, "decode of blocks that are not there"
@@ -74,7 +87,7 @@ class World:
             case ev.Drop(blocks):
                 assert set(blocks) <= self.store, "gave up what was not there"
                 in_use = {number for decode in self.decoding.values() for number in decode.blocks}
-                assert not set(blocks) & in_use, "gave up what a decode holds"
+                assert not set(blocks) & (in_use - self.vanished), "gave up what a decode holds"
                 self.store -= set(blocks)
             case ev.Deliver(step, outputs, error):
                 rows = []
@@ -97,26 +110,29 @@ class World:
         self.workers += 1
         self.tell(ev.WorkerJoined(f"{role}{self.workers}", role, slots))
 
-    def lose_worker(self) -> None:
+    def lose_worker(self, name: str | None = None, by_itself: bool = False) -> None:
         """A worker dies, another of its role comes."""
-        name = self.rng.choice(sorted(self.dispatch.workforce.workers))
+        name = name or self.rng.choice(sorted(self.dispatch.workforce.workers))
         role = self.dispatch.workforce.workers[name].role
         for tasks in (self.reading, self.decoding):
             for task in [task for task, command in tasks.items() if command.worker == name]:
                 del tasks[task]
-        self.tell(ev.WorkerLost(name))
+        self.tell(ev.WorkerLost(name, by_itself))
         self.join(role)
 
     def lose_blocks(self) -> None:
-        """Some blocks in the store are gone, and with them every decode that needed them."""
+        """Some blocks in the store are gone; decodes that hold them fail at some time, or never answer."""
         lost = {number for number in self.store if self.rng.random() < 0.3}
         self.store -= lost
-        failed = [task for task, decode in self.decoding.items() if set(decode.blocks) & lost]
-        events: list[ev.Event] = [ev.BlocksLost(tuple(sorted(lost)))]
-        for task in failed:
-            del self.decoding[task]
-            events.append(ev.DecodeFailed(task, OSError("lost")))
-        self.tell(*events)
+        self.vanished |= lost
+        self.hung |= {task for task, decode in self.decoding.items() if set(decode.blocks) & lost}
+        self.tell(ev.BlocksLost(tuple(sorted(lost))))
+
+    def be_late(self) -> None:
+        """Some task is told to be overdue."""
+        tasks = [*self.reading, *self.decoding]
+        if tasks:
+            self.tell(ev.Overdue(self.rng.choice(tasks)))
 
     def end_read(self, task: int, fails: bool = False) -> None:
         """A read under way ends."""
@@ -125,18 +141,24 @@ class World:
         if broken or fails:
             self.tell(ev.ReadFailed(task, ValueError(f"broken {sorted(broken)}"), final=bool(broken)))
             return
-        self.store |= set(command.blocks)
-        self.tell(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in command.blocks)))
+        self.arrived = list(command.blocks)
+        commands = self.dispatch.handle(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in command.blocks)))
+        for order in commands:
+            if isinstance(order, ev.Discard):
+                self._discard(order)
+        self.store |= set(self.arrived)
+        self.vanished -= set(self.arrived)
+        for order in commands:
+            self._obey(order)
+        self.check()
 
     def end_decode(self, task: int, fails: bool = False) -> None:
         """A decode under way ends."""
         command = self.decoding.pop(task)
-        if fails:
+        if fails or task in self.hung:
             self.tell(ev.DecodeFailed(task, OSError("failed")))
             return
-        stale = self.dispatch.workforce.tasks[task].stale
-        if not stale:
-            self.outputs |= {(task, index): part for index, part in enumerate(command.parts)}
+        self.outputs |= {(task, index): part for index, part in enumerate(command.parts)}
         parts = tuple(ev.PartDone(len(part.rows) * self.row_bytes) for part in command.parts)
         self.tell(ev.DecodeDone(task, parts, seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
 
@@ -175,7 +197,7 @@ class World:
             if not moves or self.failed:
                 return
             if self.rng.random() < loss_rate:
-                self.rng.choice([self.lose_worker, self.lose_blocks])()
+                self.rng.choice([self.lose_worker, self.lose_blocks, self.be_late, self.be_late])()
                 continue
             kind, task = self.rng.choice(moves)
             self.move(kind, task, fails=kind != "take" and self.rng.random() < fail_rate)
@@ -189,21 +211,28 @@ class World:
         tasks = dispatch.workforce.tasks
         assert set(tasks) == set(self.reading) | set(self.decoding)
         for worker in dispatch.workforce.workers.values():
-            assert worker.busy == sum(task.worker is worker for task in tasks.values()) <= worker.slots
+            assert worker.busy == sum(t.weight for t in tasks.values() if t.worker is worker) <= worker.slots
         resident = {n for n, block in residency.blocks.items() if block.state is BlockState.RESIDENT}
         assert resident == self.store
-        charged = {BlockState.RESIDENT, BlockState.READING}
-        assert residency.held == sum(b.nbytes for b in residency.blocks.values())
-        assert all((block.nbytes > 0) == (block.state in charged) for block in residency.blocks.values())
+        reads = [(n, c) for task in tasks.values() for n, c in zip(task.blocks, task.charges, strict=False)]
+        assert residency.held == sum(b.nbytes for b in residency.blocks.values()) + sum(c for _, c in reads)
         pieces = [piece for step in dispatch.backlog._pieces for piece in step]
-        stale = [piece for task in tasks.values() if task.stale for piece in task.pieces]
-        assert dispatch.output_bytes == sum(piece.nbytes for piece in pieces + stale)
+        decodes = [(p, c) for task in tasks.values() for p, c in zip(task.pieces, task.charges, strict=False)]
+        assert dispatch.output_bytes == sum(piece.nbytes for piece in pieces) + sum(charge for _, charge in decodes)
         for number, block in residency.blocks.items():
             users = {p.key: p for p in pieces if p.state is PieceState.WAITING and number in p.blocks}
             assert block.uses == users
             assert block.next_use == min(users, default=NEVER)
-            assert block.pins == sum(number in piece.blocks for task in tasks.values() for piece in task.pieces)
+            assert block.pins == sum(number in piece.blocks for piece, _ in decodes)
+            assert block.readers == sum(number == n for n, _ in reads)
+            assert block.readers or not block.awaited
+            assert (block.nbytes > 0) == (block.state is BlockState.RESIDENT)
         for piece in pieces:
+            assert not piece.gone
+            assert piece.attempts == sum(p is piece for p, _ in decodes)
+            assert piece.charged == sum(c for p, c in decodes if p is piece)
+            assert piece.attempts or piece.state is not PieceState.DECODING
+            assert (piece.nbytes > 0) <= (piece.state is PieceState.DONE)
             if piece.state is PieceState.WAITING:
                 assert piece.missing == len(set(piece.blocks) - resident)
                 assert piece.missing or piece in dispatch.backlog._ready

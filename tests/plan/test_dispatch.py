@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.plan import events as ev
-from tests.plan.dispatch_world import windowed_steps, world
+from tests.plan.dispatch_world import World, windowed_steps, world
 
 ROWS, ROW_BYTES = 6, 10
 CHUNK = ROWS * ROW_BYTES
@@ -112,6 +112,93 @@ def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
     assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step not in hurt)
 
 
+def kill_whoever_decodes(w: World, culprit: tuple[int, int]) -> None:
+    """Workers that have this row of this step end, by themselves, as soon as they have it."""
+    while w.moves() and not w.failed:
+        deadly = [
+            command.worker
+            for command in w.decoding.values()
+            for part in command.parts
+            if part.step == culprit[0] and culprit[1] in part.rows
+        ]
+        if deadly:
+            w.lose_worker(deadly[0], by_itself=True)
+        else:
+            w.move(*w.moves()[0])
+
+
+@pytest.mark.parametrize("row", [0, 3, 5])
+def test_a_sample_that_ends_its_worker_is_found_and_nothing_else_is_blamed(row):
+    """By halves; it stands as an error in its step's place, with its row, and every other step comes whole."""
+    sizes, steps = plan(10)
+    w = world(10, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    kill_whoever_decodes(w, (5, row))
+    assert w.failed is None
+    assert list(w.errors) == [5]
+    assert "ended its worker" in str(w.errors[5])
+    assert [step for step, _ in w.delivered] == list(range(len(steps)))
+    assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step != 5)
+    assert w.dispatch.counts["workers_lost"] <= 10
+
+
+def test_a_late_decode_is_done_by_another_and_the_first_answer_wins():
+    """Whichever ends first; what the other brings is thrown away."""
+    for first in (0, 1):
+        sizes, steps = plan(11)
+        w = world(11, sizes, ROW_BYTES)
+        w.start(iter(steps))
+        while not w.decoding:
+            w.move(*w.moves()[0])
+        late = next(iter(w.decoding))
+        w.tell(ev.Overdue(late))
+        w.tell(ev.Overdue(late))
+        copies = [task for task, c in w.decoding.items() if c.parts[0].step == w.decoding[late].parts[0].step]
+        assert len(copies) == 2
+        assert w.decoding[copies[0]].worker != w.decoding[copies[1]].worker
+        for task in (copies[first], copies[1 - first]):
+            w.end_decode(task)
+        w.run()
+        assert_all_delivered(w.delivered, len(steps))
+        assert w.dispatch.counts["hedges"] == 1
+        assert not w.outputs
+
+
+def test_a_late_read_is_done_again_and_the_first_answer_wins():
+    """By the same reader where there is no other; both copies are charged while both are under way."""
+    sizes, steps = plan(12)
+    w = world(12, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    late = next(iter(w.reading))
+    before = w.dispatch.held
+    w.tell(ev.Overdue(late))
+    assert w.dispatch.held > before
+    again = max(w.reading)
+    assert w.reading[again].blocks == w.reading[late].blocks
+    w.end_read(again)
+    w.run()
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.counts["hedges"] == 1
+
+
+def test_decodes_that_hold_lost_blocks_are_not_waited_for():
+    """A live worker that was given a lost block may hang: its work is done elsewhere meanwhile."""
+    sizes, steps = plan(13)
+    w = world(13, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    while not w.decoding:
+        w.move(*w.moves()[0])
+    stuck = next(iter(w.decoding))
+    lost = w.decoding[stuck].blocks
+    w.store -= set(lost)
+    w.vanished |= set(lost)
+    w.hung.add(stuck)
+    w.tell(ev.BlocksLost(lost))
+    while others := [move for move in w.moves() if move[1] != stuck or move[0] == "take"]:
+        w.move(*others[0])
+    assert_all_delivered(w.delivered, len(steps))
+
+
 def test_too_small_a_budget_is_said_with_the_one_that_would_do():
     """One byte less than a block and a batch cannot work, and the message names what would."""
     sizes, steps = plan(3)
@@ -168,7 +255,6 @@ def test_late_answers_of_a_lost_worker_are_ignored():
     w = world(7, sizes, ROW_BYTES)
     w.start(iter(steps))
     task, command = next(iter(w.reading.items()))
-    w.tell_lost = command.worker
     for other in [t for t, c in w.reading.items() if c.worker == command.worker]:
         del w.reading[other]
     w.tell(ev.WorkerLost(command.worker))

@@ -1,0 +1,233 @@
+"""The executor: has dispatch's reads and decodes done by actors, and turns what they answer into events.
+
+Owns every object reference of its stream. For one thread, the feeder's; answers reach it through `tell`, which Ray
+calls on a thread of its own. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+import ray.exceptions as rx
+
+from rayingest.cluster.decoder import PartOrder
+from rayingest.cluster.pool import Loss, Member, Pool
+from rayingest.errors import ConfigError, IngestError
+from rayingest.plan import events as ev
+from rayingest.plan.lateness import Lateness
+from rayingest.plan.planner import Picks
+from rayingest.stream import Stream
+
+Tell = Callable[[str, Any, Any], None]
+"""(kind, subject, future): a call on `subject` (a task or a member) was answered."""
+
+
+@dataclass(eq=False)
+class _Call:
+    """A task of dispatch's as Ray has it; `meta` is a decode's first, small answer."""
+
+    command: ev.Read | ev.Decode
+    member: Member
+    refs: list[Any]
+    meta: Any = None
+
+
+@dataclass
+class Timings:
+    """What the workers said that it took."""
+
+    read_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    bytes_read: int = 0
+
+
+class Executor:
+    """The calls, blocks and outputs of one stream."""
+
+    def __init__(self, stream: Stream, pool: Pool, tell: Tell) -> None:
+        self._stream, self._pool, self._tell = stream, pool, tell
+        self._key = uuid.uuid4().hex
+        self._work = ray.put(stream.work)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._members: dict[str, Member] = {}
+        self._calls: dict[int, _Call] = {}
+        self._arrived: dict[int, dict[int, Any]] = {}  # of reads that dispatch is being told of
+        self._blocks: dict[int, Any] = {}
+        self._nodes: dict[int, str] = {}  # on which each block was read
+        self._outputs: dict[int, dict[int, Any]] = {}
+        self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
+        self.timings = Timings()
+
+    # What happened
+
+    def introduce(self, member: Member) -> None:
+        """Give a new member the stream; when it has it, it can be given tasks. Callable from any thread."""
+        self._when_done(member.actor.register.remote(self._key, self._work), "registered", member)
+
+    def registered(self, member: Member, future: Any) -> list[ev.Event]:
+        """A member took the stream up, or could not. Raises ConfigError where it cannot."""
+        error = future.exception()
+        if error is None:
+            self._members[member.name] = member
+            return [ev.WorkerJoined(member.name, member.role, member.slots)]
+        if not isinstance(error, rx.RayActorError):
+            last = str(error).strip().splitlines()[-1]
+            raise ConfigError(
+                f"the workers cannot take up the description of the data: {last}; what it uses must be importable "
+                "there: install it, or give ray.init a runtime_env with working_dir or py_modules"
+            )
+        self._pool.report_dead(member, error)
+        return []
+
+    def lost(self, member: Member, loss: Loss) -> list[ev.Event]:
+        """A member is gone, and with its node all blocks that were read there."""
+        events: list[ev.Event] = []
+        if self._members.pop(member.name, None) is not None:
+            for task in [task for task, call in self._calls.items() if call.member is member]:
+                self._end(task, done=False)
+            events.append(ev.WorkerLost(member.name, by_itself=loss is Loss.BY_ITSELF))
+        if loss is Loss.WITH_NODE and member.node != self._node:
+            gone = tuple(number for number, node in self._nodes.items() if node == member.node)
+            events += self._lose_blocks(gone)
+        return events
+
+    def answered(self, task: int, future: Any) -> list[ev.Event]:
+        """The small first answer of a call."""
+        call = self._calls.get(task)
+        if call is None:
+            return []
+        error = future.exception()
+        if error is not None:
+            return self._failed(task, call, error)
+        if isinstance(call.command, ev.Decode):
+            call.meta = future.result()
+            self._when_done(call.refs[1], "output", task)
+            return []
+        nbytes, seconds = future.result()
+        self._end(task)
+        self._arrived[task] = dict(zip(call.command.blocks, call.refs[1:], strict=True))
+        self._nodes |= dict.fromkeys(call.command.blocks, call.member.node)
+        self.timings.read_seconds += seconds
+        self.timings.bytes_read += sum(nbytes)
+        return [ev.ReadDone(task, nbytes)]
+
+    def decoded(self, task: int, future: Any) -> list[ev.Event]:
+        """The arrays of a decode are on this node; where they came from another, they are in both stores."""
+        call = self._calls.get(task)
+        if call is None:
+            return []
+        error = future.exception()
+        if error is not None:
+            return self._failed(task, call, error)
+        self._end(task)
+        self._outputs[task] = dict(enumerate(future.result()))
+        self.timings.decode_seconds += call.meta.seconds
+        copies = 1 if call.member.node == self._node else 2
+        parts = tuple(ev.PartDone(copies * part.nbytes, part.error) for part in call.meta.parts)
+        return [ev.DecodeDone(task, parts, call.meta.seconds)]
+
+    def overdue(self) -> list[ev.Event]:
+        """Tasks that take much longer than their like."""
+        now = time.monotonic()
+        return [ev.Overdue(task) for late in self._late.values() for task in late.overdue(now)]
+
+    def _failed(self, task: int, call: _Call, error: BaseException) -> list[ev.Event]:
+        if isinstance(error, rx.RayActorError):
+            self._pool.report_dead(call.member, error)  # which tells us in turn that it is lost
+            return []
+        self._end(task, done=False)
+        cause = error.cause if isinstance(error, rx.RayTaskError) else error
+        if isinstance(call.command, ev.Read):
+            return [ev.ReadFailed(task, cause, final=isinstance(cause, IngestError))]
+        lost = isinstance(cause, (rx.ObjectLostError, rx.OwnerDiedError, rx.ObjectReconstructionFailedError))
+        events = self._lose_blocks(call.command.blocks) if lost else []
+        return [*events, ev.DecodeFailed(task, error)]
+
+    def _lose_blocks(self, numbers: tuple[int, ...]) -> list[ev.Event]:
+        gone = tuple(number for number in numbers if number in self._blocks)
+        self.drop(gone)
+        return [ev.BlocksLost(gone)] if gone else []
+
+    def _end(self, task: int, done: bool = True) -> None:
+        call = self._calls.pop(task)
+        self._late[type(call.command)].end(task, time.monotonic(), done)
+
+    def _when_done(self, ref: Any, kind: str, subject: Any) -> None:
+        ref.future().add_done_callback(lambda future: self._tell(kind, subject, future))
+
+    # What to do
+
+    def settle(self, discards: list[ev.Discard]) -> None:
+        """Keep what arrived but for what dispatch discards, before its other commands are carried out."""
+        for discard in discards:
+            kept = self._arrived.get(discard.task) or self._outputs.get(discard.task) or {}
+            for item in discard.items:
+                kept.pop(item, None)
+        for refs in self._arrived.values():
+            self._blocks |= refs
+        self._arrived.clear()
+        for task in [discard.task for discard in discards if not self._outputs.get(discard.task, True)]:
+            del self._outputs[task]
+
+    def read(self, command: ev.Read) -> None:
+        """Have blocks read."""
+        member = self._members[command.worker]
+        method = member.actor.read.options(num_returns=1 + len(command.blocks))
+        self._begin(command, member, method.remote(self._key, self._stream.spans(command.blocks)), "read")
+
+    def decode(self, command: ev.Decode, picks_of: Callable[[int], Picks]) -> None:
+        """Have parts decoded."""
+        member = self._members[command.worker]
+        blocks = np.array(command.blocks)
+        orders = []
+        for part in command.parts:
+            picks = picks_of(part.step)
+            whole = len(part.rows) == len(picks.block)
+            orders.append(PartOrder(self._stream.rows(picks, part.rows, blocks), whole))
+        method = member.actor.decode.options(num_returns=2)
+        refs = method.remote(self._key, orders, *(self._blocks[number] for number in command.blocks))
+        self._begin(command, member, refs, "decode")
+
+    def drop(self, numbers: tuple[int, ...]) -> None:
+        """Give up blocks."""
+        for number in numbers:
+            del self._blocks[number]
+            del self._nodes[number]
+
+    def take(self, output: ev.Output) -> Any:
+        """What a decode made for an output, which is then given up here."""
+        results = self._outputs[output.task]
+        result = results.pop(output.index)
+        if not results:
+            del self._outputs[output.task]
+        return result
+
+    def forget_outputs(self) -> None:
+        """All outputs so far are of no use any more."""
+        self._outputs.clear()
+
+    def clear(self) -> None:
+        """Give up every reference, and have the workers forget the stream."""
+        if ray.is_initialized():
+            for member in self._members.values():
+                member.actor.forget.remote(self._key)
+        for kept in (self._members, self._calls, self._arrived, self._blocks, self._nodes, self._outputs):
+            kept.clear()
+
+    def under_way(self) -> str:
+        """In words, what is being waited for."""
+        calls = list(self._calls.values())
+        reads = sum(isinstance(call.command, ev.Read) for call in calls)
+        decoders = sum(member.role == "decoder" for member in self._pool.members)
+        return f"{reads} reads and {len(calls) - reads} decodes are under way on {decoders} decoders"
+
+    def _begin(self, command: ev.Read | ev.Decode, member: Member, refs: list[Any], kind: str) -> None:
+        self._calls[command.task] = _Call(command, member, refs)
+        self._late[type(command)].begin(command.task, time.monotonic())
+        self._when_done(refs[0], kind, command.task)

@@ -1,0 +1,28 @@
+"""The limits within which dispatch works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far dispatch may go.
+
+    `max_bytes`: blocks and outputs together. `ahead`: steps from the one due on whose blocks may be fetched. `ready`:
+    steps from the one due on that may be decoded (more where that is too few to keep the decoders busy). `room`:
+    batches that the consumer takes in advance. A decode should take `task_seconds`; `whole_steps` keeps steps in one
+    piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. Nothing is tried more
+    than `max_tries` times.
+    """
+
+    max_bytes: int = 1 << 62
+    ahead: int = 16
+    ready: int = 4
+    room: int = 2
+    task_seconds: float = 0.05
+    first_task_rows: int = 16
+    whole_steps: bool = False
+    read_blocks: int = 16
+    read_bytes: int = 4 << 20
+    max_tries: int = 4
