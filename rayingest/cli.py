@@ -27,7 +27,6 @@ from rayingest.summary import reads_per_block
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 OnRay = Annotated[bool, typer.Option("--on-ray", help="Index by tasks on Ray: on the cluster at RAY_ADDRESS, or here.")]
-Rebuild = Annotated[bool, typer.Option("--rebuild", help="Make the index anew even if the kept one still holds.")]
 WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -60,7 +59,7 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
         loaded = load_config(config)
         dataset = loaded.dataset()
         cache = dataset.index_cache()
-        manifest, _ = _manifest(cache, on_ray, rebuild=False)
+        manifest, _ = _manifest(cache, on_ray)
         order = dataset.order(manifest)
         _print_rows({**_data_rows(manifest, cache), **_order_rows(order, world_size)})
         options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
@@ -71,17 +70,17 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
 
 
 @app.command()
-def index(config: ConfigPath, rebuild: Rebuild = False, on_ray: OnRay = False, debug: Debug = False) -> None:
-    """Make the index of a configuration's data, or see that the kept one still holds."""
+def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> None:
+    """Make the index of a configuration's data, unless the kept one still holds: sizes and marks of all shards."""
     with _errors_told(debug):
         cache = load_config(config).dataset().index_cache()
-        manifest, kept = _manifest(cache, on_ray, rebuild)
+        manifest, kept = _manifest(cache, on_ray)
         _print_rows({**_data_rows(manifest, cache), "state": ["kept, and still holds" if kept else "made now"]})
 
 
-def _manifest(cache: IndexCache, on_ray: bool, rebuild: bool) -> tuple[Manifest, bool]:
+def _manifest(cache: IndexCache, on_ray: bool) -> tuple[Manifest, bool]:
     """The manifest, and whether it was there already."""
-    kept = None if rebuild else cache.load()
+    kept = cache.load()
     if kept is not None:
         return kept, True
     with tqdm(total=len(cache.listing), desc="indexing", unit="shard") as bar:

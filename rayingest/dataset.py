@@ -16,12 +16,14 @@ from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.redact import redact
 from rayingest.storage.urls import list_shards
 from rayingest.stream import Work
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
 BLOCK_BYTES = 2 << 20
+_SHOWN = 3
 
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -50,7 +52,7 @@ class Dataset:
 
     format_name: str
     urls: str | tuple[str, ...]
-    index: str | None = None
+    index: str | None = field(default=None, repr=False)
     block_bytes: int = BLOCK_BYTES
     strict: bool = True
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -58,6 +60,12 @@ class Dataset:
     stages: tuple[Stage, ...] = ()
     shuffling: Shuffle | None = None
     batching: Batching | None = None
+    allow_pipe: bool = False
+
+    def __repr__(self) -> str:
+        urls = [self.urls] if isinstance(self.urls, str) else self.urls
+        shown = ", ".join(map(redact, urls[:_SHOWN])) + (", ..." if len(urls) > _SHOWN else "")
+        return f"<Dataset {self.format_name} of {shown}; {len(self.stages)} stages, {self.shuffling}, {self.batching}>"
 
     def select(self, **new: str) -> Dataset:
         """Keep only these fields, renamed: `select(image="jpg")` calls the field `jpg` `image`. Others are not read."""
@@ -126,11 +134,11 @@ class Dataset:
         seed = self.shuffling.seed if self.shuffling else 0
         collate = self.batching.collate if self.batching else None
         pipeline = Pipeline(self.stages, seed, collate)
-        return Work(self.format_name, Storage(self.storage_options), pipeline, self.strict, self.options)
+        return Work(self.format_name, self._storage, pipeline, self.strict, self.options)
 
     def index_cache(self) -> IndexCache:
         """The data's shards as they are now, and the place where their index is kept."""
-        storage = Storage(self.storage_options)
+        storage = self._storage
         suffixes = get_format(self.format_name).suffixes
         urls = self.urls if isinstance(self.urls, str) else list(self.urls)
         listing = list_shards(urls, suffixes=suffixes, storage=storage)
@@ -142,6 +150,10 @@ class Dataset:
             raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
         how = {} if self.shuffling is None else vars(self.shuffling)
         return Order.resolve(manifest, batch=self.batching.size, partial=self.batching.partial, **how)
+
+    @property
+    def _storage(self) -> Storage:
+        return Storage(self.storage_options, allow_pipe=self.allow_pipe)
 
     def _with(self, stage: Stage) -> Dataset:
         made = replace(self, stages=(*self.stages, stage))
@@ -157,6 +169,7 @@ def read_webdataset(
     storage_options: Mapping[str, Any] | None = None,
     strict: bool = True,
     max_expansion: int | None = None,
+    allow_pipe: bool = False,
 ) -> Dataset:
     """Samples in WebDataset tar shards (.tar, .tar.gz, .tgz): files with one key, one field per extension.
 
@@ -166,9 +179,13 @@ def read_webdataset(
         block_bytes: how much to fetch at a time.
         storage_options: for fsspec; never stored.
         strict: refuse tars without an end marker or with data behind it.
-        max_expansion: refuse compressed shards that grow by more than this factor.
+        max_expansion: refuse compressed shards that grow by more than this factor (200), once they are over 256 MiB.
+        allow_pipe: run the shell commands of URLs such as `pipe:ssh host cat train-{000..009}.tar`, each of which
+            writes a plain tar: one shard, read from its beginning to its end at a time. Secrets belong into variables
+            of the environment (`$TOKEN`), not into the command.
     """
-    return _read("webdataset", urls, index, block_bytes, storage_options, strict, max_expansion=max_expansion)
+    made = _read("webdataset", urls, index, block_bytes, storage_options, strict, max_expansion=max_expansion)
+    return replace(made, allow_pipe=allow_pipe)
 
 
 def read_parquet(

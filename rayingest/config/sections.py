@@ -46,6 +46,7 @@ class ReadWebDataset(ReadJson):
     """`ri.read_webdataset(...)`."""
 
     strict: bool = True
+    allow_pipe: bool = False
 
 
 READS: dict[str, type[Read]] = {"webdataset": ReadWebDataset, "parquet": Read, "json": ReadJson}

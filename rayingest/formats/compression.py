@@ -1,14 +1,15 @@
 """Whole files compressed with gzip or Zstandard, as a run of chunks that is complete or an error.
 
 A cut file never passes as a short one, and a small file that grows without end is refused: gzip is RFC 1952, Zstandard
-RFC 8878; several members or frames in a row are one run, as both allow.
+RFC 8878; several members or frames in a row are one run, as both allow, and so one that is cut exactly between two of
+them is whole as far as this can tell. gzip has a checksum of its contents; Zstandard where the writer chose so.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 import zstandard
@@ -37,7 +38,7 @@ def compression_of(url: str) -> str | None:
     return "zst" if name.endswith(".zst") else None
 
 
-def decompressed(storage: Storage, url: str, size: int, options: Options) -> Iterator[bytes]:
+def decompressed(storage: Storage, url: str, size: int, options: Options) -> Generator[bytes, None, None]:
     """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole."""
     storage.check_size(url, size)
     shard, limit = redact(url), max(_ALWAYS_ALLOWED, size * _expansion(options))
@@ -53,6 +54,7 @@ def decompressed(storage: Storage, url: str, size: int, options: Options) -> Ite
                     raise DataError(
                         f"{size} compressed bytes grew to more than {limit}; if that is meant, raise {EXPANSION}",
                         shard=shard,
+                        offset=file.tell(),
                     )
                 yield chunk
         except EOFError as error:

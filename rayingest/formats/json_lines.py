@@ -1,7 +1,9 @@
 """JSON Lines (https://jsonlines.org): one sample a line, lines of white space left out.
 
-Owns where lines begin and end, and nothing of JSON: a line that is no valid JSON is found when it is decoded. Blocks of
-plain files are byte ranges between lines; a `.gz` or `.zst` file is one block.
+Owns where lines begin and end, and nothing of JSON: a line that is no valid JSON, so also one that is cut off, is found
+when it is decoded. Blocks of plain files are byte ranges between lines; a `.gz` or `.zst` file is one block. Nothing in
+a plain file tells how many lines there should be: one that ends between two of them before it is first indexed is whole
+as far as anyone can see.
 """
 
 from __future__ import annotations
@@ -70,18 +72,25 @@ class JsonLines:
         """
         if compression_of(url):
             return [_compressed_table(storage, url, block, size, options) for block in blocks]
-        pieces = storage.read_ranges(url, [(begin, end) for begin, end, _ in blocks], size)
+        # With the byte before each block, which must be the end of a line.
+        pieces = storage.read_ranges(url, [(max(begin - 1, 0), end) for begin, end, _ in blocks], size)
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
-            if block[1] != size and not piece.endswith(b"\n"):
-                raise DataError(
-                    "the shard changed since it was indexed: no line ends here", shard=redact(url), offset=block[1]
-                )
-            tables.append(_table(piece.split(b"\n"), block, url, block[0]))
+            begin, end, _ = block
+            lines = piece.split(b"\n")
+            if begin and lines.pop(0):
+                raise _moved("begins", url, begin)
+            if end != size and lines[-1]:
+                raise _moved("ends", url, end)
+            tables.append(_table(lines, block, url, begin))
         return tables
 
 
 FORMAT = JsonLines()
+
+
+def _moved(verb: str, url: str, offset: int) -> DataError:
+    return DataError(f"the shard changed since it was indexed: no line {verb} here", shard=redact(url), offset=offset)
 
 
 def _compressed_table(storage: Storage, url: str, block: Block, size: int, options: Options) -> pa.Table:

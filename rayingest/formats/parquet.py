@@ -1,7 +1,8 @@
 """Parquet: a block is a run of row groups, and its table holds the file's columns as they are.
 
 Owns no decoding: pyarrow reads the format (https://parquet.apache.org/docs/file-format/). Row groups without rows are
-left out of the index; checksums of pages are verified where the file has them.
+left out of the index. The format has checksums of pages where the writer chose so; they are verified. Damage to values
+in a page without one is for nobody to see. In errors, `offset` is the first row that cannot be read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.formats.parquet_footer import check_footer, rows_in
 from rayingest.formats.protocol import OFFSET, Block, Options, check_samples
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
@@ -37,8 +39,9 @@ class Parquet:
     ) -> ShardBlocks:
         """One block per row group whatever `block_bytes`: a part of one cannot be read alone."""
         with _opened(storage, url, size) as file:
+            check_footer(file, size, redact(url))
             groups = [(i, file.metadata.row_group(i)) for i in range(file.metadata.num_row_groups)]
-        found = [(i, i + 1, group.num_rows, _memory(group)) for i, group in groups if group.num_rows]
+            found = [(i, i + 1, group.num_rows, _memory(group)) for i, group in groups if group.num_rows]
         return ShardBlocks(*np.array(found, np.int64).reshape(-1, 4).T)
 
     def read(
@@ -54,43 +57,49 @@ class Parquet:
         """The file's columns, or those asked for in that order, and `__offset__`: the row's number in the file."""
         with _opened(storage, url, size) as file:
             names = _check_columns(file.schema_arrow.names, columns, redact(url))
-            rows = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-            first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-            return [_table(file, block, names, first_row, url) for block in blocks]
+            return [_table(file, block, names, url) for block in blocks]
 
 
 FORMAT = Parquet()
 
 
-def _table(
-    file: pq.ParquetFile, block: Block, names: tuple[str, ...] | None, first_row: np.ndarray, url: str
-) -> pa.Table:
+def _table(file: pq.ParquetFile, block: Block, names: tuple[str, ...] | None, url: str) -> pa.Table:
     begin, end, _ = block
-    if end >= len(first_row):
+    groups = file.metadata.num_row_groups
+    if end > groups:
         raise DataError(
-            f"the shard changed since it was indexed: it has {len(first_row) - 1} row groups, not {end} or more",
+            f"the shard changed since it was indexed: it has {groups} row groups, not {end} or more",
             shard=redact(url),
-            offset=begin,
+            offset=file.metadata.num_rows,
         )
-    check_samples(block, int(first_row[end] - first_row[begin]), redact(url))
-    selected = None if names is None else list(names)
-    table = file.read_row_groups(list(range(begin, end)), columns=selected, use_threads=False)
-    table = table if selected is None else table.select(selected)
-    offsets = pa.array(np.arange(first_row[begin], first_row[end], dtype=np.int64))
-    metadata = {**(table.schema.metadata or {}), b"shard": redact(url).encode()}
-    return table.append_column(OFFSET, offsets).replace_schema_metadata(metadata)
+    first_row = rows_in(file, 0, begin)
+    with _damage(redact(url), first_row):
+        rows = rows_in(file, begin, end)
+        check_samples(block, rows, redact(url))
+        selected = None if names is None else list(names)
+        table = file.read_row_groups(list(range(begin, end)), columns=selected, use_threads=False)
+        table = table if selected is None else table.select(selected)
+        table.validate(full=True)
+        offsets = pa.array(np.arange(first_row, first_row + rows, dtype=np.int64))
+        metadata = {**(table.schema.metadata or {}), b"shard": redact(url).encode()}
+        return table.append_column(OFFSET, offsets).replace_schema_metadata(metadata)
 
 
 @contextmanager
 def _opened(storage: Storage, url: str, size: int) -> Iterator[pq.ParquetFile]:
-    shard = redact(url)
     storage.check_size(url, size)
     # pyarrow fetches the ranges it needs; a buffer of ours would fetch what lies between them.
-    with storage.reading(url), storage.open(url, buffer=0) as source:
-        try:
-            yield pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"damaged Parquet file: {error}", shard=shard) from error
+    with storage.reading(url), storage.open(url, buffer=0) as source, _damage(redact(url), 0):
+        yield pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+
+
+@contextmanager
+def _damage(shard: str, row: int) -> Iterator[None]:
+    """Inside, what pyarrow raises becomes a DataError that names the row. UnicodeDecodeError: names of columns."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+        raise DataError(f"damaged Parquet file: {error}", shard=shard, offset=row) from error
 
 
 def _check_columns(there: Sequence[str], columns: tuple[str, ...] | None, shard: str) -> tuple[str, ...] | None:

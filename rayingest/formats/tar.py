@@ -1,23 +1,28 @@
 """The tar format: bytes in, members out. Pure apart from asking its source for bytes.
 
 POSIX ustar and pax (IEEE Std 1003.1, `pax`, "Interchange Formats") and the GNU extensions for long names. It refuses
-what it cannot read whole: sparse and multi-volume members, unknown types, and headers whose checksum does not hold.
-What is a sample is none of its business.
+what it cannot read whole: sparse and multi-volume members, unknown types, headers whose checksum does not hold, and
+headers that readers take in different ways. A tar has checksums of headers only: what is damaged inside a member is
+for its decoder to find. What is a sample is none of its business.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rayingest.errors import DataError
+
+T = TypeVar("T", bytes, int)
 
 BLOCK = 512
 _ZERO = bytes(BLOCK)
 _REGULAR = b"0\x007"
-_WITHOUT_DATA = b"123456V"
+_WITHOUT_DATA = b"123456"
+_NO_FILE = b"DV"
 _MAX_EXTENSION = 16 << 20
+_MAX_PADDING = 1 << 20
 _PAX_RECORD = re.compile(rb"([0-9]+) ")
 
 
@@ -65,10 +70,11 @@ def next_member(source: Source, offset: int) -> Member | None:
         if kind in b"xgXLK":
             payload = _extension(source, at, length)
             if kind == b"L":
-                name = payload.split(b"\0", 1)[0]
+                name = _once("name", name, payload.split(b"\0", 1)[0], source.shard, at)
             elif kind in b"xX":
                 records = _pax_records(payload, source.shard, at)
-                name, size = records.get(b"path", name), _pax_size(records, source.shard, at, size)
+                name = _once("name", name, records.get(b"path"), source.shard, at)
+                size = _once("size", size, _pax_size(records, source.shard, at), source.shard, at)
             elif kind == b"g":
                 _refuse_global(_pax_records(payload, source.shard, at), source.shard, at)
             at += BLOCK + _padded(length)
@@ -79,7 +85,8 @@ def next_member(source: Source, offset: int) -> Member | None:
 def check_end(source: Source, offset: int, strict: bool) -> None:
     """That the archive ends at `offset` as it should: two zero blocks and nothing but zeros after them.
 
-    Without `strict` the marker may be missing, and what follows a whole marker is not looked at.
+    More than 1 MiB of zeros is no padding of any writer but a file whose last part was never written. Without `strict`
+    the marker may be missing, and what follows a whole marker is not looked at.
     """
     first, second = source.at(offset, BLOCK), source.at(offset + BLOCK, BLOCK)
     if first and second and second != _ZERO[: len(second)]:
@@ -102,10 +109,18 @@ def check_end(source: Source, offset: int, strict: bool) -> None:
                 offset=at,
             )
         at += len(rest)
+    if at - offset > _MAX_PADDING:
+        raise DataError(
+            f"the tar ends in {at - offset} zero bytes, as a file does that was not written to its end; strict=False "
+            "takes it as it is",
+            shard=source.shard,
+            offset=offset,
+        )
 
 
-def _member(source: Source, header: bytes, offset: int, at: int, name: bytes | None, size: int) -> Member:
-    kind = header[156:157]
+def _member(source: Source, header: bytes, offset: int, at: int, extended: bytes | None, size: int) -> Member:
+    """`extended`: the name that extension headers gave."""
+    kind, name = header[156:157], extended
     if name is None:
         name = header[:100].split(b"\0", 1)[0]
         prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
@@ -113,11 +128,14 @@ def _member(source: Source, header: bytes, offset: int, at: int, name: bytes | N
     # Names that are not UTF-8 stay legible and apart from each other.
     text = name.decode("utf-8", "backslashreplace")
     if kind in _REGULAR:
-        # Before POSIX a directory was a file whose name ends in a slash.
-        return Member(text, offset, at + BLOCK, size, regular=not text.endswith("/"))
+        # Before POSIX a directory was an empty file whose name ends in a slash.
+        folder = text.endswith("/")
+        if folder and (size or extended is not None):
+            raise DataError(f"member {text!r} is a file by its type, a folder by name", shard=source.shard, offset=at)
+        return Member(text, offset, at + BLOCK, size, regular=not folder)
     if kind in _WITHOUT_DATA:
         return Member(text, offset, at + BLOCK, 0, regular=False)
-    if kind == b"D":
+    if kind in _NO_FILE:
         return Member(text, offset, at + BLOCK, size, regular=False)
     what = {b"S": "a sparse file", b"M": "continued from another volume"}.get(kind, f"of unknown type {kind!r}")
     raise DataError(f"member {text!r} is {what}, which is not supported", shard=source.shard, offset=at)
@@ -170,22 +188,29 @@ def _pax_records(payload: bytes, shard: str, at: int) -> dict[bytes, bytes]:
         if match is None or not match.end() < end <= len(payload) or payload[end - 1 : end] != b"\n":
             raise DataError("corrupt pax header", shard=shard, offset=at)
         key, equals, value = payload[match.end() : end - 1].partition(b"=")
-        if not equals:
+        if not key or not equals:
             raise DataError("corrupt pax header", shard=shard, offset=at)
         records[key] = value
         position = end
     return records
 
 
-def _pax_size(records: dict[bytes, bytes], shard: str, at: int, before: int | None) -> int | None:
+def _pax_size(records: dict[bytes, bytes], shard: str, at: int) -> int | None:
     if any(key.startswith(b"GNU.sparse") for key in records):
         raise DataError("a sparse file, which is not supported", shard=shard, offset=at)
     size = records.get(b"size")
     if size is None:
-        return before
-    if not size.isdigit():
-        raise DataError(f"corrupt pax header: a size of {size!r}", shard=shard, offset=at)
+        return None
+    if not size.isdigit() or len(size) > 20:
+        raise DataError(f"corrupt pax header: a size of {size[:40]!r}", shard=shard, offset=at)
     return int(size)
+
+
+def _once(what: str, before: T | None, found: T | None, shard: str, at: int) -> T | None:
+    """The one given; an error where extension headers give two, of which readers take one or the other, or an empty."""
+    if found is not None and (before is not None or found == b""):
+        raise DataError(f"extension headers give the member an empty {what} or two", shard=shard, offset=at)
+    return before if found is None else found
 
 
 def _refuse_global(records: dict[bytes, bytes], shard: str, at: int) -> None:

@@ -11,9 +11,12 @@ class FileSource:
 
     def __init__(self, file: BinaryIO, size: int, shard: str) -> None:
         self._file, self.shard = file, shard
+        self._size = size
         self.end: int | None = size
 
     def at(self, offset: int, count: int) -> bytes:
+        if offset >= self._size:  # a damaged header may speak of places that no file system has
+            return b""
         self._file.seek(offset)
         return self._file.read(count)
 
@@ -60,6 +63,12 @@ class StreamSource:
         return self._held[start : start + count]
 
     piece = at
+
+    def drain(self) -> int:
+        """Read on to the end, whose offset it returns: what is told only there, such as a checksum, is told now."""
+        while chunk := self._next():
+            self._base, self._held = self._base + len(self._held), chunk
+        return self._base + len(self._held)
 
     def _next(self, end: int | None = None) -> bytes:
         """The next chunk, empty at the end of the stream, which is then known to be at `end`."""

@@ -3,13 +3,15 @@
 Owns which members are samples. The extension is what follows the first dot of a member's base name, lower-cased, the
 key everything before it, folders included. Left out are all that is no regular file, names without an extension or
 with nothing before the dot, and what lies at or below a top-level `__name__`. Blocks are byte ranges between headers;
-a `.tar.gz` is one block.
+a `.tar.gz`, or the output of a command, is one block. Files in a tar have no checksums: damage inside one is for its
+decoder to find, save in a `.tar.gz`, which has one of everything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,10 +25,12 @@ from rayingest.formats.tar import Member, check_end, next_member
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
+from rayingest.storage.pipes import is_pipe, output
 from rayingest.storage.redact import redact
 
 KEY = "__key__"
 
+_GZIP = b"\x1f\x8b"
 _META = re.compile(r"__[^/]*__(/|$)")
 _TarSource = FileSource | BufferSource | StreamSource
 
@@ -51,15 +55,15 @@ class WebDataset:
     def index(
         self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
     ) -> ShardBlocks:
-        shard = redact(url)
-        if compression_of(url):
-            stream = StreamSource(decompressed(storage, url, size, options), shard)
-            sizes = [sum(sample.sizes.values()) for sample in _samples(stream, 0, None, strict, ())]
-            return single_block(size, len(sizes), sum(sizes))
+        if _is_stream(url):
+            with _stream(storage, url, size, options) as source:
+                sizes = [sum(sample.sizes.values()) for sample in _samples(source, 0, None, strict, ())]
+                length = source.drain()
+            return single_block(length if is_pipe(url) else size, len(sizes), sum(sizes))
         storage.check_size(url, size)
         builder = BlockBuilder(block_bytes)
         with storage.open(url) as file:
-            for sample in _samples(FileSource(file, size, shard), 0, None, strict, ()):
+            for sample in _samples(FileSource(file, size, redact(url)), 0, None, strict, ()):
                 builder.add(sample.offset, sample.end, sum(sample.sizes.values()))
         return builder.finish()
 
@@ -77,8 +81,8 @@ class WebDataset:
         `__offset__`: the byte of the sample's first header, in the uncompressed tar.
         """
         wanted = _wanted(columns)
-        if compression_of(url):
-            return [self._read_compressed(storage, url, block, size, wanted, strict, options) for block in blocks]
+        if _is_stream(url):
+            return [_read_stream(storage, url, block, size, wanted, strict, options) for block in blocks]
         pieces = storage.read_ranges(url, [(begin, end) for begin, end, _ in blocks], size)
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
@@ -87,21 +91,51 @@ class WebDataset:
             tables.append(_table(samples, block, wanted, url))
         return tables
 
-    def _read_compressed(
-        self,
-        storage: Storage,
-        url: str,
-        block: Block,
-        size: int,
-        wanted: tuple[str, ...] | None,
-        strict: bool,
-        options: Options,
-    ) -> pa.Table:
-        source = StreamSource(decompressed(storage, url, size, options), redact(url))
-        return _table(_samples(source, 0, None, strict, wanted), block, wanted, url)
-
 
 FORMAT = WebDataset()
+
+
+def _is_stream(url: str) -> bool:
+    return is_pipe(url) or compression_of(url) is not None
+
+
+@contextmanager
+def _stream(storage: Storage, url: str, size: int, options: Options) -> Iterator[StreamSource]:
+    """A shard that is read from its beginning to its end; nothing of the reading is left afterwards."""
+    chunks = _plain(output(storage, url), url) if is_pipe(url) else decompressed(storage, url, size, options)
+    with closing(chunks):
+        yield StreamSource(chunks, redact(url))
+
+
+def _plain(chunks: Generator[bytes, None, None], url: str) -> Generator[bytes, None, None]:
+    with closing(chunks):
+        first = next(chunks, b"")
+        if first.startswith(_GZIP):
+            raise ConfigError(f"{redact(url)}: the command writes gzip; let it end in `| gzip -dc`")
+        yield first
+        yield from chunks
+
+
+def _read_stream(
+    storage: Storage,
+    url: str,
+    block: Block,
+    size: int,
+    wanted: tuple[str, ...] | None,
+    strict: bool,
+    options: Options,
+) -> pa.Table:
+    with _stream(storage, url, size, options) as source:
+        table = _table(_samples(source, 0, None, strict, wanted), block, wanted, url)
+        length = source.drain()
+    if is_pipe(url) and length != block[1]:
+        raise DataError(
+            f"the shard changed since it was indexed: {block[1]} bytes came from the command then, {length} now; where "
+            "that is meant, remove the kept index",
+            shard=redact(url),
+            offset=min(length, block[1]),
+        )
+    return table
 
 
 def field_of(name: str) -> tuple[str, str] | None:

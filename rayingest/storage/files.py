@@ -19,7 +19,7 @@ import tenacity
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, within
-from rayingest.storage.redact import redact, redact_text
+from rayingest.storage.redact import PIPE, redact, redact_text
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _RANGES_AT_ONCE = 8
 
 def local_path(url: str) -> str | None:
     """The absolute path of a local file's URL or path, None for a URL of anything else."""
-    if "::" in url:
+    if "::" in url or url.startswith(PIPE):
         return None
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -44,7 +44,8 @@ class Storage:
 
     Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
     `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
-    trying again is no use: DataError, or ConfigError where access is refused.
+    trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
+    be run (by `pipes`).
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class Storage:
         attempts: int = 5,
         deadline: float = 120.0,
         first_wait: float = 0.2,
+        allow_pipe: bool = False,
     ) -> None:
         self.storage_options = dict(storage_options or {})
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
+        self.allow_pipe = allow_pipe
         self._sizes: dict[str, tuple[float, int]] = {}
 
     def __repr__(self) -> str:
@@ -146,7 +149,7 @@ class Storage:
         try:
             fs, name = fsspec.core.url_to_fs(url, **self.storage_options)
         except (ValueError, ImportError, TypeError) as error:
-            raise ConfigError(f"cannot reach {redact(url)}: {self._shown(error)}") from None
+            raise ConfigError(f"cannot reach {redact(url)}: {self._shown(url, error)}") from None
         return fs, name
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
@@ -183,19 +186,21 @@ class Storage:
     def _compare(self, url: str, expected: int, found: int) -> None:
         if found != expected:
             raise DataError(
-                f"the shard changed since it was indexed: {expected} bytes then, {found} now", shard=redact(url)
+                f"the shard changed since it was indexed: {expected} bytes then, {found} now",
+                shard=redact(url),
+                offset=min(expected, found),
             )
 
-    def _shown(self, error: BaseException) -> str:
-        return redact_text(f"{type(error).__name__}: {error}", self.storage_options)
+    def _shown(self, url: str, error: BaseException) -> str:
+        return redact_text(f"{type(error).__name__}: {error}", self.storage_options, url)
 
     def _translated(self, url: str, doing: str, error: BaseException) -> ConfigError | DataError:
         if isinstance(error, FileNotFoundError):
             return DataError(f"cannot {doing} the file: it does not exist", shard=redact(url))
         if isinstance(error, PERMANENT) or status_of(error) in {401, 403}:
-            return ConfigError(f"cannot {doing} {redact(url)}: {self._shown(error)}")
+            return ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}")
         tries = f" (tried {self.attempts} times or {self.deadline:g} s)" if is_transient(error) else ""
-        return DataError(f"cannot {doing} the file{tries}: {self._shown(error)}", shard=redact(url))
+        return DataError(f"cannot {doing} the file{tries}: {self._shown(url, error)}", shard=redact(url))
 
 
 class _RangeFile(io.RawIOBase):

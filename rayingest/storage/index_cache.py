@@ -57,7 +57,7 @@ class IndexCache:
     block_bytes: int
     strict: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
-    index: str | None = None
+    index: str | None = field(default=None, repr=False)
     storage: Storage = field(default_factory=Storage)
 
     @property
@@ -123,8 +123,6 @@ class IndexCache:
     def _shown_paths(self) -> list[str]:
         """Paths as they may be stored: those of signed URLs have credentials in their query."""
         root = self.listing.root
-        if "://" not in root:
-            return list(self.listing.paths)
         shown_root = len(redact(root))
         return [redact(root + path)[shown_root:] for path in self.listing.paths]
 

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+UNKNOWN_SIZE = -1
+"""The size of what no listing tells of: the output of a command."""
+
 # Best first: what changes with the contents, then what changes with a write.
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One shard: its URL, its size in bytes, and a mark that changes when it is written again ("" if unknown)."""
+    """One shard: its URL, its size in bytes (or `UNKNOWN_SIZE`), and a mark that changes when it is written again
+    ("" if unknown).
+    """
 
     url: str
     size: int

@@ -6,6 +6,7 @@ line, a schema or a file goes through here.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,19 +15,37 @@ _CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*(?:://|::))")
 _URL = re.compile(r"^([A-Za-z][\w+.-]*)://(.*)$", re.DOTALL)
 _URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]*")
 _QUERY_VALUE = re.compile(r"([?&][^=&?]*=)[^&]*")
-_SECRET_OPTION = re.compile(r"secret|token|password|passwd|key|sas|credential|connection_string|auth", re.IGNORECASE)
 _CONTAINER_BEFORE_AT = ("abfs", "abfss", "wasb", "wasbs")
-_SHORTEST_SECRET = 6
+_OPEN_OPTION = re.compile(
+    r"anon|endpoint_url|region\w*|project|profile|account_name|\w*protocol|addressing_style|signature_version|scheme|"
+    r"\w*cache\w*|consistency|host|port|mode|access",
+    re.IGNORECASE,
+)
+_SHORTEST_SECRET = 4
+_SEPARATORS = re.compile(r"[\s/?&=:@'\"|;<>()]+")
+_TAR = (".tar", ".tgz", ".tar.gz")
+
+PIPE = "pipe:"
+"""How the name of a shard begins that is the output of a shell command."""
 
 
 def redact(url: str) -> str:
-    """`url` without `user:password@`, and with `***` for each value of its query. A plain path stays as it is."""
+    """`url` without `user:password@`, and with `***` for each value of its query. A plain path stays as it is.
+
+    Of a command are shown its program, the base names of the tars in it, and 8 hex digits to tell it from others.
+    """
+    if url.startswith(PIPE):
+        return _redact_command(url)
     return "::".join(_redact_one(part) for part in _CHAIN.split(url))
 
 
-def redact_text(text: str, options: Mapping[str, Any] | None = None) -> str:
-    """A message with every URL in it redacted, and with `***` for secrets that stand in the storage options."""
-    for secret in sorted(set(_secrets(options or {})), key=len, reverse=True):
+def redact_text(text: str, options: Mapping[str, Any] | None = None, url: str = "") -> str:
+    """A message with every URL in it redacted, and with `***` for what stands in the storage options, or in `url`
+    where `redact` would not show it.
+    """
+    shown = redact(url)
+    hidden = {part for part in _SEPARATORS.split(url) if len(part) >= _SHORTEST_SECRET and part not in shown}
+    for secret in sorted(hidden.union(_secrets(options or {})), key=len, reverse=True):
         text = text.replace(secret, "***")
     return _URL_IN_TEXT.sub(lambda found: redact(found.group()), text)
 
@@ -37,6 +56,9 @@ def _redact_one(url: str) -> str:
         return url
     scheme, rest = match.groups()
     authority, slash, path = rest.partition("/")
+    suspect = "@" not in authority and not authority.startswith("[") and not authority.rpartition(":")[2].isdigit()
+    if suspect and ":" in authority and "@" in path:  # a password with a slash in it, which should be %2F
+        authority, slash, path = path.rpartition("@")[2].partition("/")
     user, at, host = authority.rpartition("@")
     if at and not (scheme in _CONTAINER_BEFORE_AT and ":" not in user):
         authority = host
@@ -55,9 +77,27 @@ def _without_value(parameter: str) -> str:
     return f"{name}=***" if equals else "***"
 
 
-def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _secrets(value)
-        elif isinstance(value, str) and len(value) >= _SHORTEST_SECRET and _SECRET_OPTION.search(str(name)):
-            yield value
+def _redact_command(url: str) -> str:
+    command = url.removeprefix(PIPE)
+    program = (command.split() or [""])[0]
+    shown = "***" if "=" in program else program.rpartition("/")[2]  # TOKEN=abc program ...
+    names = [word for word in _SEPARATORS.split(command)[1:] if word.lower().endswith(_TAR)]
+    mark = hashlib.blake2b(url.encode(), digest_size=4).hexdigest()
+    return f"{PIPE}{' '.join([shown, *names])} [{mark}]"
+
+
+def _secrets(options: Any, name: str = "") -> Iterator[str]:
+    """All text in the options, save where the option's name says that it is no secret; parts of composed text too."""
+    if isinstance(options, Mapping):
+        for key, value in options.items():
+            yield from _secrets(value, str(key))
+    elif isinstance(options, (list, tuple, set)):
+        for value in options:
+            yield from _secrets(value, name)
+    elif isinstance(options, bytes):
+        yield from _secrets(options.decode("utf-8", "backslashreplace"), name)
+    elif isinstance(options, str) and not _OPEN_OPTION.fullmatch(name):
+        # "Bearer TOKEN", "AccountName=a;AccountKey=KEY": messages quote the parts.
+        parts = re.split(r"[\s;,]+", options)
+        composed = [*parts, *(part.partition("=")[2] for part in parts)] if len(options) > 16 else []
+        yield from (text for text in [options, *composed] if len(text) >= _SHORTEST_SECRET)

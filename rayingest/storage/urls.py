@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import bracex
 
 from rayingest.errors import ConfigError
-from rayingest.storage import local_listing, remote_listing
+from rayingest.storage import local_listing, pipes, remote_listing
 from rayingest.storage.files import Storage, local_path
 from rayingest.storage.listing import Found, common_prefix, has_magic, within_url
 from rayingest.storage.redact import redact
@@ -32,12 +32,12 @@ Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Listing:
     """The shards of a data set in their order: `root + paths[i]` is the URL of shard i.
 
-    `root` is the longest common folder, protocol included, ending in "/". `sizes` are in bytes. `marks` notice change:
-    an etag, else a modification time (ns for local files), else "" where storage tells neither.
+    `root` is the longest common folder, protocol included, ending in "/", or "". `sizes` are in bytes. `marks` notice
+    change: an etag, else a modification time (ns for local files), else "" where storage tells neither.
     """
 
-    root: str
-    paths: tuple[str, ...]
+    root: str = field(repr=False)  # URLs may have credentials in them
+    paths: tuple[str, ...] = field(repr=False)
     sizes: tuple[int, ...]
     marks: tuple[str, ...]
 
@@ -81,8 +81,8 @@ def list_shards(
 
 def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
     """The shards of one string, sorted by URL."""
-    if url.startswith("pipe:"):
-        raise ConfigError(f"{redact(url)!r}: pipe: URLs run shell commands and are not supported; give a path or URL")
+    if pipes.is_pipe(url):
+        return sorted(pipes.listed(storage, url), key=lambda shard: shard.url)
     if not url.strip():
         raise ConfigError(f"{url!r} is not a path or URL")
     names = _braces(url)
@@ -142,7 +142,9 @@ def _refuse_duplicates(found: Sequence[Found]) -> None:
 
 
 def _common_folder(urls: Sequence[str]) -> str:
-    """The longest folder that all URLs share; it never reaches into a query or the far side of a chained URL."""
+    """The longest folder that all URLs share; it never reaches into a query, a command or the far side of a chain."""
+    if any(map(pipes.is_pipe, urls)):
+        return ""
     low, high = min(urls), max(urls)
     shared = common_prefix(within_url(low), within_url(high))
     return shared[: shared.rfind("/") + 1]

@@ -1,7 +1,7 @@
 """What a field's bytes become when nobody says otherwise: one decoder per extension.
 
 Owns the table of extensions (those of the WebDataset convention) and the bounds on what a small file may unfold to.
-Refuses to unpickle anything.
+Refuses to unpickle anything. Whoever trusts the data gives a decoder of their own, which each refusal names.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from rayingest.transforms.images import Decode
 MAX_UNFOLDED = 1 << 30
 """Bytes that a compressed field may decompress to."""
 
+_NPY, _NPY_HEADER = b"\x93NUMPY", 10_000
+_UNPICKLE = "numpy.load(io.BytesIO(data), allow_pickle=True)"
+
 Decoder = Callable[[bytes], Any]
 
 
@@ -37,7 +40,7 @@ def decoder_for(name: str) -> Decoder | None:
         parts.pop()
         wraps += 1
     extension = parts[-1] if parts else ""
-    inner = _refuse_pickle(name) if extension in _PICKLED else _DECODERS.get(extension)
+    inner = _refuse_pickle(name, wraps) if extension in _PICKLED else _DECODERS.get(extension)
     return _unwrapped(inner, wraps) if wraps else inner
 
 
@@ -55,27 +58,33 @@ def array(data: bytes) -> np.ndarray:
     """The array of an .npy file; DataError where it holds pickled objects or is cut short."""
     try:
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"not a readable .npy array: {error}") from error
+    except (ValueError, EOFError, OSError, MemoryError) as error:
+        pickled = data.startswith(_NPY) and b"|O" in data[:_NPY_HEADER]
+        how = f"; where you trust it, decode the field with a function that calls {_UNPICKLE}" if pickled else ""
+        raise DataError(f"not a readable .npy array: {error}{how}") from error
     if not isinstance(loaded, np.ndarray):
         raise DataError("not an .npy array but an .npz archive")
     return loaded
 
 
-def arrays(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name, at most `MAX_UNFOLDED` bytes of them together."""
+def arrays(data: bytes, limit: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name, at most `limit` (`MAX_UNFOLDED`) bytes of them together."""
+    limit = MAX_UNFOLDED if limit is None else limit
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             unfolded = sum(member.file_size for member in archive.infolist())
-            if unfolded > MAX_UNFOLDED:
-                raise DataError(f".npz of {unfolded} bytes refused: the limit is {MAX_UNFOLDED}")
+            if unfolded > limit:
+                raise DataError(f".npz of {unfolded} bytes refused: the limit is {limit}; {_raise_limit('arrays')}")
             return {name.removesuffix(".npy"): array(archive.read(name)) for name in archive.namelist()}
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise DataError(f"not a readable .npz archive: {error}") from error
 
 
-def gunzip(data: bytes, limit: int = MAX_UNFOLDED) -> bytes:
-    """What gzip data holds, all members of it; DataError where it is cut short or unfolds to more than `limit`."""
+def gunzip(data: bytes, limit: int | None = None) -> bytes:
+    """What gzip data holds, all members of it; DataError where it is cut short or unfolds to more than `limit` bytes
+    (`MAX_UNFOLDED`).
+    """
+    limit = MAX_UNFOLDED if limit is None else limit
     parts: list[bytes] = []
     room = limit
     rest = data
@@ -86,13 +95,17 @@ def gunzip(data: bytes, limit: int = MAX_UNFOLDED) -> bytes:
         except zlib.error as error:
             raise DataError(f"not readable gzip data: {error}") from error
         if len(part) > room:
-            raise DataError(f"gzip data refused: it unfolds to more than {limit} bytes")
+            raise DataError(f"gzip data refused: it unfolds to more than {limit} bytes; {_raise_limit('gunzip')}")
         if not member.eof:
             raise DataError(f"gzip data is cut short after {len(data)} bytes")
         parts.append(part)
         room -= len(part)
         rest = member.unused_data.lstrip(b"\0")  # files may be padded with zeros
     return b"".join(parts)
+
+
+def _raise_limit(name: str) -> str:
+    return f"where that is meant, decode the field with functools.partial({__name__}.{name}, limit=...)"
 
 
 def _unpack(data: bytes) -> Any:
@@ -108,12 +121,17 @@ def _unwrapped(inner: Decoder | None, wraps: int) -> Decoder:
     return decode
 
 
-def _refuse_pickle(name: str) -> Decoder:
+def _refuse_pickle(name: str, wraps: int) -> Decoder:
+    unpickle = "lambda data: pickle.loads(gzip.decompress(data))" if wraps else "pickle.loads"
+
+    def how(decoder: str) -> str:
+        return f".decode({name}={decoder})" if name.isidentifier() else f".decode(**{{{name!r}: {decoder}}})"
+
     def refuse(data: bytes) -> Any:
-        how = f".decode({name}=bytes)" if name.isidentifier() else f".decode(**{{{name!r}: bytes}})"
         raise ConfigError(
             f"field {name!r} is pickled, and unpickling can run any code that its author put there: it is not done "
-            f"by default. Read it as bytes with {how}, leave it out with .select(), or decode it yourself"
+            f"by default. Read it as bytes with {how('bytes')}, leave it out with .select(), or, where you trust the "
+            f"author, unpickle it with {how(unpickle)}"
         )
 
     return refuse

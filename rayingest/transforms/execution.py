@@ -118,7 +118,7 @@ class Execution:
         for field, default in block.fields:
             try:
                 value = block.rows.value(field.raw, row)
-            except DataError as error:
+            except (DataError, ValueError, OverflowError) as error:  # a damaged time may be none that Python has
                 raise failure("read", error, None, **self._where(i)) from error
             if value is None and block.rows.has_members:
                 continue  # this sample has no such member

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,9 @@ class Transform(ABC):
     def __call__(
         self, data: ImageLike, rng: np.random.Generator | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        image = open_image(data)
-        if not isinstance(self.steps[0], Decode):
+        first = self.steps[0]
+        image = open_image(data, first.max_pixels if isinstance(first, Decode) else None)
+        if not isinstance(first, Decode):
             image = to_mode(image, "RGB")
         for step in self.steps:
             if step.random and rng is None:
@@ -90,15 +92,21 @@ class Transform(ABC):
 class Decode(Transform):
     """Decode without changing the size: "RGB", "L" (grey, one channel) or "RGBA".
 
-    EXIF orientation is applied only where `exif` is true. `Decode()` is what image fields get by default.
+    EXIF orientation is applied only where `exif` is true. `max_pixels`, where this is the first step: the largest image
+    that is decoded; by default 89,478,485 pixels, less where `PIL.Image.MAX_IMAGE_PIXELS` says so. `Decode()` is what
+    image fields get by default.
     """
 
     mode: str = "RGB"
     exif: bool = False
+    max_pixels: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise ConfigError(f"mode {self.mode!r}: choose one of {', '.join(_MODES)}")
+        wrong = isinstance(self.max_pixels, bool) or not isinstance(self.max_pixels, (int, NoneType))
+        if wrong or (self.max_pixels is not None and self.max_pixels < 1):
+            raise ConfigError(f"max_pixels={self.max_pixels!r}: a number of pixels, at least 1")
 
     def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
         return to_mode(upright(image) if self.exif else image, self.mode)

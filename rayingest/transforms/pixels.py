@@ -1,43 +1,54 @@
 """Encoded image bytes to pixels and pixels to arrays, through Pillow.
 
 Owns what is decoded and what is refused: only formats whose decoders are plain libraries (nothing that starts an
-interpreter), no image above `MAX_PIXELS`, no truncated file, no number range that 8 bits cannot stand for by a known
-rule. Owns no geometry.
+interpreter), no image above `MAX_PIXELS`, no truncated file, no PNG whose checksums do not hold (other formats have
+none), no number range that 8 bits cannot stand for by a known rule. Owns no geometry. Pillow's own settings belong to
+the user and are never changed.
 """
 
 from __future__ import annotations
 
 import io
+import zlib
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from rayingest.errors import ConfigError, DataError
 
 FORMATS = ("JPEG", "PNG", "PPM", "WEBP", "BMP", "TIFF", "GIF")
 MAX_PIXELS = 89_478_485
 """Larger images are refused: the size from which Pillow itself warns of a decompression bomb."""
+_OPENERS = (JpegImageFile, PngImageFile, PpmImageFile, WebPImageFile, BmpImageFile, TiffImageFile, GifImageFile)
+"""What `Image.open` tries for `FORMATS`, in their order."""
 
 ImageLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray | Image.Image
+_OPT_IN = "decode the field with images.Decode(max_pixels=...) to raise it"
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
-def open_image(data: ImageLike) -> Image.Image:
+def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
     """A Pillow image of encoded bytes (not decoded yet), of a uint8 array (H, W) or (H, W, 1|3|4), or as it is.
 
     Raises DataError for bytes that are no image of `FORMATS`, for values that are no image, and for more than
-    `MAX_PIXELS`.
+    `max_pixels` (default: `MAX_PIXELS`, and what Pillow is set to).
     """
     if isinstance(data, (bytes, bytearray, memoryview)):
-        try:
-            image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
-        except Image.UnidentifiedImageError:
-            raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}") from None
-        except Image.DecompressionBombError as error:
-            raise DataError(f"image refused: {error}") from None
-        if image.width * image.height > MAX_PIXELS:
-            raise DataError(f"image of {image.width}x{image.height} pixels refused: the limit is {MAX_PIXELS} pixels")
+        image = _identified(data, anyway=max_pixels is not None)
+        limit = MAX_PIXELS if max_pixels is None else max_pixels
+        if image.width * image.height > limit:
+            raise DataError(f"image of {image.width}x{image.height} pixels refused: the limit is {limit}; {_OPT_IN}")
+        if image.format == "PNG":
+            _check_png(memoryview(data))
         return image
     if isinstance(data, Image.Image):
         return data
@@ -50,6 +61,33 @@ def open_image(data: ImageLike) -> Image.Image:
     raise DataError(f"not an image: {found}; give encoded bytes, a uint8 (H, W[, 1|3|4]) array or a Pillow image")
 
 
+def _identified(data: bytes | bytearray | memoryview, anyway: bool) -> Image.Image:
+    """The image whose header this is; `anyway`: also where Pillow would take it for a decompression bomb."""
+    try:
+        if not anyway:
+            return Image.open(io.BytesIO(data), formats=FORMATS)
+        for opener in _OPENERS:
+            with suppress(SyntaxError):  # by which they say that it is no image of their format
+                return opener(io.BytesIO(data))
+    except Image.UnidentifiedImageError:
+        pass
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(f"image refused: {error}; {_OPT_IN}") from None
+    raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}")
+
+
+def _check_png(data: memoryview) -> None:
+    """That all chunks are there and their checksums hold (https://www.w3.org/TR/png-3/): Pillow does not look."""
+    at, kind = 8, b""
+    while kind != b"IEND":
+        kind, end = bytes(data[at + 4 : at + 8]), at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if len(data) < end + 4:
+            raise DataError(f"PNG is truncated: {len(data)} bytes end inside a chunk")
+        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            raise DataError(f"damaged PNG: the checksum of its chunk {kind!r} at byte {at} does not hold")
+        at = end + 4
+
+
 def _preview(data: bytes | bytearray | memoryview) -> str:
     return f"{len(data)} bytes that begin {bytes(data[:12])!r}" if len(data) else "no bytes"
 
@@ -57,8 +95,9 @@ def _preview(data: bytes | bytearray | memoryview) -> str:
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
     """The image in 8 bits a channel, as "RGB", "L" or "RGBA"; the pixels are read here.
 
-    Palettes are looked up, CMYK is converted, alpha is dropped unless asked for. 16-bit grey is scaled by 1/257
-    (white stays white). 32-bit integer and float images have no known range: DataError.
+    Palettes are looked up, CMYK is converted (of a JPEG as Adobe writes it, inverted), alpha is dropped unless asked
+    for. 16-bit grey is scaled by 1/257 (white stays white), 16-bit colours are cut to 8 bits by Pillow. 32-bit integer
+    and float images have no known range: DataError.
     """
     if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in {"PPM", "PNG"}):
         wide = np.asarray(image).astype(np.uint32)  # Pillow would clip at 255 instead of scaling
@@ -66,6 +105,8 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     elif image.mode in {"I", "F"}:
         kind = "32-bit integer" if image.mode == "I" else "float"
         raise DataError(f"{kind} image: its range is not known; read it with a decoder of your own")
+    elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # Pillow warns where such palettes are converted to anything else
     if image.mode == mode:
         image.load()
         return image

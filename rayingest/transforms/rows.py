@@ -53,7 +53,7 @@ class Rows:
         """The JSON object of a row; DataError where it is none."""
         try:
             document = json.loads(self.table.column(JSON)[row].as_py())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter from deep nesting
             raise DataError(f"not readable JSON: {error}") from error
         if not isinstance(document, dict):
             raise DataError(f"a line of JSON Lines must be an object, this one is a {type(document).__name__}")

@@ -1,0 +1,149 @@
+"""The command line: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import rayingest as ri
+from rayingest.cli import app
+from tests.streams import write_shards
+
+CONFIG = """
+read: {{format: webdataset, urls: "{urls}", index: index/}}
+select: {{image: png, i: json}}
+decode: {{image: {{RandomResizedCrop: 8}}}}
+shuffle: {{seed: 3, window: 64}}
+batch: {{size: 8}}
+loader: {{workers: 2, device: cuda}}
+"""
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: three shards of 42 samples together, and a configuration for them."""
+    monkeypatch.chdir(tmp_path)
+    write_shards(tmp_path / "data", [20, 15, 7])
+    (tmp_path / "index").mkdir()
+    (tmp_path / "c.yaml").write_text(CONFIG.format(urls="data/*.tar"))
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    """The command with these arguments."""
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, arguments)
+
+    return run
+
+
+def told(result: Result) -> dict[str, list[str]]:
+    """The lines printed, by the word in front."""
+    assert result.exit_code == 0, result.output
+    rows: dict[str, list[str]] = {}
+    name = ""
+    for line in result.stdout.splitlines():
+        name = line[:14].strip() or name
+        rows.setdefault(name, []).append(line[14:])
+    return rows
+
+
+def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
+    """Data, fingerprint, order, steps, and the first batch's fields: here without the device, and without Ray."""
+    rows = told(run("check", "c.yaml"))
+    config = ri.load_config("c.yaml")
+    with config.dataset().loader(rank=0, world_size=1, workers=0) as loader:
+        state = loader.state_dict()
+    assert rows["data"] == [f"42 samples in 3 shards under {folder}/data/"]
+    assert rows["blocks"][0].startswith("3, ")
+    assert rows["fingerprint"] == [state["fingerprint"]]
+    assert rows["order"] == ["version 1, seed 3, windows of 48 samples (6 steps), 1 lane(s)"]
+    assert rows["steps"] == ["5 an epoch, of 8 samples; partial drop, 2 samples left out"]
+    assert rows["reads"] == ["1.00 per block and epoch on 1 rank(s)"]
+    fields = [" ".join(line.split()) for line in rows["first batch"]]
+    assert fields == ["image uint8 (8, 8, 8, 3)", "i list of dict, 8 long", "__index__ int64 (8,)"]
+
+
+def test_check_shows_a_ranks_part(run: Run) -> None:
+    """With a world size, the batch is rank 0's slice, and ranks that share a lane read its blocks more than once."""
+    rows = told(run("check", "c.yaml", "--world-size", "4"))
+    assert rows["reads"] == ["4.00 per block and epoch on 4 rank(s)"]
+    assert "uint8 (2, 8, 8, 3)" in rows["first batch"][0]
+
+
+def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
+    """Made with a progress bar, then kept, and made again when a shard has changed."""
+    first = run("index", "c.yaml")
+    assert told(first)["state"] == ["made now"]
+    assert "3/3" in first.stderr
+    (kept,) = (folder / "index").glob("*.arrow")
+    assert told(first)["index"] == [str(kept)]
+    again = run("index", "c.yaml")
+    assert told(again)["state"] == ["kept, and still holds"]
+    assert "3/3" not in again.stderr
+    write_shards(folder / "data", [20, 15, 8])
+    changed = told(run("index", "c.yaml"))
+    assert changed["state"] == ["made now"]
+    assert changed["fingerprint"] != told(first)["fingerprint"]
+
+
+def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
+    """By tasks of the cluster; it is the same index."""
+    rows = told(run("index", "c.yaml", "--on-ray"))
+    assert rows.pop("state") == ["made now"]
+    (kept,) = (folder / "index").glob("*.arrow")
+    kept.unlink()
+    here = told(run("index", "c.yaml"))
+    assert here.pop("state") == ["made now"]
+    assert rows == here
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CONFIG.format(urls="none/*.tar"), "matches no file"),
+        (CONFIG.format(urls="data/*.tar") + "epochs: 3", "epochs: there is no such key"),
+        (CONFIG.format(urls="data/*.tar").replace("size: 8", "size: 80"), "less than one global batch of 80"),
+        (CONFIG.format(urls="data/*.tar").replace("png", "jpg"), "field 'image' is missing"),
+        (CONFIG.format(urls="c.yaml"), "c.yaml"),
+    ],
+    ids=["no files", "unknown key", "too large a batch", "no such field", "no tar"],
+)
+def test_what_cannot_work_is_one_line_on_stderr(run: Run, folder: Path, text: str, words: str) -> None:
+    """Exit status 1 and no traceback, whether the file, the data or the order is at fault."""
+    (folder / "c.yaml").write_text(text)
+    result = run("check", "c.yaml")
+    assert result.exit_code == 1
+    errors = [line for line in result.stderr.splitlines() if line and "indexing" not in line]
+    assert len(errors) == 1
+    assert errors[0].startswith("rayingest: ")
+    assert words in errors[0]
+
+
+def test_debug_shows_where_an_error_comes_from(run: Run, folder: Path) -> None:
+    """With `--debug` the error itself comes out."""
+    (folder / "c.yaml").write_text(CONFIG.format(urls="none/*.tar"))
+    result = run("check", "c.yaml", "--debug")
+    assert isinstance(result.exception, ri.ConfigError)
+
+
+def test_the_command_is_installed(folder: Path) -> None:
+    """`rayingest` stands beside the interpreter, answers, and finds modules of the folder it is called in."""
+    (folder / "mine.py").write_text("def f(sample):\n    return {'i': sample['i']['i']}\n")
+    (folder / "c.yaml").write_text(CONFIG.format(urls="data/*.tar") + "map: mine:f\n")
+    command = Path(sys.executable).with_name("rayingest")
+    done = subprocess.run([command, "check", "c.yaml"], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "i             int64 (8,)" in done.stdout
+    done = subprocess.run([command, "--version"], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"rayingest {ri.__version__}\n"
