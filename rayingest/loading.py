@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 DECODE_PATH = "pillow"
 
-_STORE_SHARE = 0.4
-"""Of the object store, for the loaders of a node together: the rest is for a second loader, and for others."""
 _LEAST_AHEAD_STEPS = 16
 _LEAST_AHEAD_ROWS = 4096
 _LOCAL_BYTES = 256 << 20
@@ -165,11 +163,11 @@ def _manifest(cache: IndexCache, rank: int, on_ray: bool) -> Manifest:
 
 
 def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
-    from rayingest.cluster import session
+    from rayingest.cluster import budget
 
+    budget.check_shared_memory(budget.store_bytes())
     if max_bytes is None:
-        here = ranks.local_world_size or (ranks.world_size if session.nodes() == 1 else 1)
-        max_bytes = int(_STORE_SHARE * session.store_bytes() / here)
+        max_bytes = budget.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
     elif max_bytes < 1:
         raise ConfigError(f"max_bytes={max_bytes}: a number of bytes, at least one block and one batch")
     describe(stream, max_bytes)
@@ -198,13 +196,16 @@ def _cluster_source(
     epochs: int | None,
     start_timeout: float,
 ) -> BatchSource:
+    from rayingest.cluster import budget
     from rayingest.cluster.feeder import Feeder
     from rayingest.cluster.pool import Pool
 
     own = pool is None
     pool = Pool(workers, start_timeout=start_timeout) if pool is None else pool
     pool.open(ranks.rank, ranks.world_size)
-    return Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own)
+    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own)
+    budget.count_loader(source, ranks.rank)
+    return source
 
 
 def _local_source(stream: Stream, max_bytes: int | None) -> BatchSource:

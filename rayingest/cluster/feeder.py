@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayingest.cluster.assembly import assemble_batch
+from rayingest.cluster.budget import uncount_loader
 from rayingest.cluster.executor import Executor
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.reader import BLOCK_OVERHEAD
@@ -131,6 +132,7 @@ class Feeder:
         if self._closed:
             return
         self._closed = True
+        uncount_loader(self)
         self._pool.unsubscribe(self)
         self._inbox.put(_Arrival("close", None))
         if threading.current_thread() is not self._thread:

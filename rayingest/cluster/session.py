@@ -85,15 +85,3 @@ def _read_note(note: Path) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return str(left["address"])
-
-
-def store_bytes() -> int:
-    """Size of the object store of this process's node, in bytes."""
-    here = ray.get_runtime_context().get_node_id()
-    sizes = (node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here)
-    return int(next(sizes, 0))
-
-
-def nodes() -> int:
-    """Nodes that are alive."""
-    return sum(node["Alive"] for node in ray.nodes())
