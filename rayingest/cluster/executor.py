@@ -45,6 +45,7 @@ class Timings:
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     bytes_read: int = 0
+    storage_retries: int = 0
 
 
 class Executor:
@@ -109,13 +110,14 @@ class Executor:
             call.meta = future.result()
             self._when_done(call.refs[1], "output", task)
             return []
-        nbytes, seconds = future.result()
+        fetched = future.result()
         self._end(task)
         self._arrived[task] = dict(zip(call.command.blocks, call.refs[1:], strict=True))
         self._nodes |= dict.fromkeys(call.command.blocks, call.member.node)
-        self.timings.read_seconds += seconds
-        self.timings.bytes_read += sum(nbytes)
-        return [ev.ReadDone(task, nbytes)]
+        self.timings.read_seconds += fetched.seconds
+        self.timings.bytes_read += sum(fetched.nbytes)
+        self.timings.storage_retries += fetched.retries
+        return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
         """The arrays of a decode are on this node; where they came from another, they are in both stores."""

@@ -5,7 +5,9 @@ Owns no policy; knows streams by key.
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +20,22 @@ BLOCK_OVERHEAD = 2048
 """Bytes that a raw block takes in the store besides its buffers."""
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """What a read took: bytes of each block in the store, seconds, and failures of storage that were tried again."""
+
+    nbytes: tuple[int, ...]
+    seconds: float
+    retries: int
+
+
 class Reader:
-    """`read` gives 1 + n objects for n blocks: what it took, then the blocks."""
+    """`read` gives 1 + n objects for n blocks: `Fetched`, then the blocks."""
 
     def __init__(self) -> None:
         self._work: dict[str, Work] = {}
+        self._retries_told: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def node(self) -> str:
         """The node this runs on; an answer also tells that it runs."""
@@ -35,10 +48,15 @@ class Reader:
     def forget(self, key: str) -> None:
         """The stream has ended."""
         self._work.pop(key, None)
+        self._retries_told.pop(key, None)
 
     def read(self, key: str, spans: Spans) -> list[Any]:
-        """((bytes of each block, seconds), *blocks)."""
+        """[Fetched, *blocks]; what happened to reads that failed is told with a later one."""
         begun = time.perf_counter()
-        tables: list[pa.Table] = self._work[key].read(spans)
+        work = self._work[key]
+        tables: list[pa.Table] = work.read(spans)
+        with self._lock:
+            retries = work.storage.retries
+            told, self._retries_told[key] = self._retries_told.get(key, 0), retries
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
-        return [(nbytes, time.perf_counter() - begun), *tables]
+        return [Fetched(nbytes, time.perf_counter() - begun, retries - told), *tables]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,9 @@ from typing import Any, BinaryIO, TypeVar
 import fsspec.core
 import tenacity
 
-from rayingest.errors import ConfigError, DataError
+from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, within
+from rayingest.storage.library_log import hide_credentials
 from rayingest.storage.redact import PIPE, redact, redact_text
 
 T = TypeVar("T")
@@ -38,6 +40,8 @@ def local_path(url: str) -> str | None:
         return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 (text in, text out)
     return os.path.abspath(rest) if scheme in {"file", "local"} else None  # noqa: PTH100
 
+_counting = threading.Lock()
+
 
 class Storage:
     """Reads files by URL. Picklable; credentials in `storage_options` (as fsspec takes them) are never shown.
@@ -45,7 +49,7 @@ class Storage:
     Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
     `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
     trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
-    be run (by `pipes`).
+    be run (by `pipes`). `retries` counts what was tried again in this process.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Storage:
         self.storage_options = dict(storage_options or {})
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
         self.allow_pipe = allow_pipe
+        self.retries = 0
         self._sizes: dict[str, tuple[float, int]] = {}
 
     def __repr__(self) -> str:
@@ -139,13 +144,23 @@ class Storage:
     def on_filesystem(self, url: str, operation: Callable[[Any, str], T], doing: str = "read") -> T:
         """`operation(filesystem, path in it)` of fsspec with retries and the deadline, each try in its own thread."""
         fs, name = self.filesystem(url)
+
+        def ask() -> T:
+            try:
+                return operation(fs, name)
+            except IngestError:
+                raise
+            except (ValueError, TypeError, NotImplementedError) as error:  # options that the library cannot work with
+                raise ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}") from None
+
         if "memory" in _protocols(fs):
-            return self.call(url, lambda: operation(fs, name), doing)
+            return self.call(url, ask, doing)
         # A try that hangs may not take all of the time there is.
-        return self.call(url, lambda: within(self.deadline / 2, lambda: operation(fs, name)), doing)
+        return self.call(url, lambda: within(self.deadline / 2, ask), doing)
 
     def filesystem(self, url: str) -> tuple[Any, str]:
         """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
+        hide_credentials()
         try:
             fs, name = fsspec.core.url_to_fs(url, **self.storage_options)
         except (ValueError, ImportError, TypeError) as error:
@@ -158,10 +173,15 @@ class Storage:
             retry=tenacity.retry_if_exception(is_transient),
             stop=tenacity.stop_after_attempt(self.attempts) | tenacity.stop_after_delay(self.deadline),
             wait=tenacity.wait_exponential(self.first_wait, max=10.0) + tenacity.wait_random(0, self.first_wait),
+            before_sleep=self._count_retry,
             reraise=True,
         )
         with self.reading(url, doing):
             return retrying(operation)
+
+    def _count_retry(self, state: tenacity.RetryCallState) -> None:
+        with _counting:
+            self.retries += 1
 
     @contextmanager
     def reading(self, url: str, doing: str = "read") -> Iterator[None]:
@@ -199,8 +219,11 @@ class Storage:
             return DataError(f"cannot {doing} the file: it does not exist", shard=redact(url))
         if isinstance(error, PERMANENT) or status_of(error) in {401, 403}:
             return ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}")
-        tries = f" (tried {self.attempts} times or {self.deadline:g} s)" if is_transient(error) else ""
-        return DataError(f"cannot {doing} the file{tries}: {self._shown(url, error)}", shard=redact(url))
+        passing = is_transient(error)
+        tries = f" (tried {self.attempts} times or {self.deadline:g} s)" if passing else ""
+        return DataError(
+            f"cannot {doing} the file{tries}: {self._shown(url, error)}", shard=redact(url), transient=passing
+        )
 
 
 class _RangeFile(io.RawIOBase):

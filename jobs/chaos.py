@@ -1,0 +1,196 @@
+"""Chaos: two ranks on a cluster of four nodes, while actors are killed, nodes vanish, and reads fail and hang.
+
+    python jobs/chaos.py --epochs 20 --kills 30 --node-losses 10
+
+The stream of ids and bytes must be that of an undisturbed run without Ray; every fault must show in the loaders' stats.
+Prints one line of JSON with what was done to it and what the loaders said, and exits with 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import random
+import sys
+import tarfile
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import chaos_storage
+import ray
+from ray.cluster_utils import Cluster
+from tqdm import tqdm
+
+import rayingest as ri
+
+RANKS, NODES, GLOBAL_BATCH = 2, 4, 16
+Stream = list[list[tuple[int, str]]]
+
+
+def write_data(folder: Path, samples: int) -> None:
+    """Shards of 50 samples, each a number and a few hundred random bytes."""
+    rng = np.random.default_rng(0)
+    for shard in range(0, samples, 50):
+        with tarfile.open(folder / f"s-{shard:06d}.tar", "w") as tar:
+            for i in range(shard, min(shard + 50, samples)):
+                for extension, data in (
+                    ("json", json.dumps({"i": i}).encode()),
+                    ("bin", rng.bytes(int(rng.integers(100, 900)))),
+                ):
+                    info = tarfile.TarInfo(f"k{i:07d}.{extension}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+
+def work(seconds: float, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """A transform that takes its time."""
+    time.sleep(seconds)
+    head = np.frombuffer(bytes(sample["bin"][:64]).ljust(64, b"\0"), np.uint8).reshape(8, 8)
+    return {"i": sample["json"]["i"], "head": head, "noise": rng.random(4)}
+
+
+def dataset(url: str, seconds: float, storage_options: dict[str, Any]) -> Any:
+    """The description; the same for both runs but for where the data lies and how slow it is."""
+    data = ri.read_webdataset(url, block_bytes=8192, storage_options=storage_options)
+    return data.map(partial(work, seconds)).shuffle(seed=5, window=160).batch(GLOBAL_BATCH, partial="pad")
+
+
+def rows(batch: dict[str, Any]) -> list[tuple[int, str]]:
+    """(ordinal, digest of the fields) of each row."""
+    names = sorted(set(batch) - {"__index__"})
+    return [
+        (int(ordinal), hashlib.sha256(b"".join(np.asarray(batch[name][row]).tobytes() for name in names)).hexdigest())
+        for row, ordinal in enumerate(batch["__index__"])
+    ]
+
+
+class Mischief:
+    """What is done to the cluster, and when: at steps drawn beforehand from the seed."""
+
+    def __init__(
+        self, cluster: Cluster, node_args: dict[str, Any], steps: int, kills: int, losses: int, seed: int
+    ) -> None:
+        rng = self._rng = random.Random(seed)
+        self._cluster, self._node_args = cluster, node_args
+        self._nodes = [cluster.add_node(**node_args) for _ in range(NODES)]
+        planned = ["kill"] * kills + ["lose"] * losses
+        at = rng.sample(range(2, steps - 1), min(len(planned), steps - 3))
+        self._plan = dict(zip(at, planned, strict=False))
+        self.done = {"kill": 0, "lose": 0}
+
+    def step(self, number: int, pools: list[Any]) -> None:
+        """Do what is planned for this step."""
+        what = self._plan.get(number)
+        if what == "kill":
+            members = [member for pool in pools for member in pool.members]
+            if not members:
+                return
+            ray.kill(self._rng.choice(members).actor)
+        elif what == "lose":
+            node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
+            self._cluster.remove_node(node, allow_graceful=False)
+            self._nodes.append(self._cluster.add_node(**self._node_args))
+        else:
+            return
+        self.done[what] += 1
+
+
+def disturbed(options: argparse.Namespace, folder: Path, notes: Path) -> tuple[Stream, dict[str, Any]]:
+    """The stream over Ray with everything going wrong, and what was done and said."""
+    chaos_storage.register()
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    env = {"env_vars": {"PYTHONPATH": paths}, "worker_process_setup_hook": "chaos_storage.register"}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20})
+    ray.init(address=cluster.address, log_to_driver=False, runtime_env=env)
+    try:
+        return _disturbed(options, cluster, folder, notes)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _disturbed(
+    options: argparse.Namespace, cluster: Cluster, folder: Path, notes: Path
+) -> tuple[Stream, dict[str, Any]]:
+    steps = options.epochs * -(-options.samples // GLOBAL_BATCH)
+    node_args = {"num_cpus": 2, "object_store_memory": 100 << 20}
+    mischief = Mischief(cluster, node_args, steps, options.kills, options.node_losses, options.seed)
+    storage = {"fail": 0.05, "hang": 0.02, "hang_seconds": options.hang_seconds, "notes": str(notes)}
+    data = dataset(f"chaos://{folder}/*.tar", options.work_ms / 1000, storage)
+    pools = [ri.Pool(workers=2) for _ in range(RANKS)]
+    loaders = [data.loader(rank=r, world_size=RANKS, pool=pools[r], epochs=options.epochs) for r in range(RANKS)]
+    seen: Stream = []
+    longest = last = 0.0
+    with tqdm(total=steps, unit="step", disable=None) as bar:
+        for _ in range(options.epochs):
+            for parts in zip(*loaders, strict=True):
+                now = time.monotonic()
+                longest, last = max(longest, now - last if last else 0.0), now
+                seen.append([row for part in parts for row in rows(part)])
+                mischief.step(len(seen), pools)
+                bar.update()
+    stats = [loader.stats() for loader in loaders]
+    for closing in (*loaders, *pools):
+        closing.close()
+    names = ("storage_retries", "hedges", "retries", "workers_lost", "blocks_lost", "blocks_reread", "blocks_read")
+    told = {name: sum(stat[name] for stat in stats) for name in names}
+    faults = notes.read_text() if notes.exists() else ""
+    return seen, {
+        "steps": steps,
+        "killed": mischief.done["kill"],
+        "nodes_lost": mischief.done["lose"],
+        "reads_failed": faults.count("f"),
+        "reads_hung": faults.count("h"),
+        "longest_step_s": round(longest, 2),
+        **told,
+    }
+
+
+def faults_unaccounted(report: dict[str, Any]) -> list[str]:
+    """Faults that were done and do not show in the stats. Counts of workers that were killed are lost with them."""
+    missing = []
+    if report["killed"] + report["nodes_lost"] and not report["workers_lost"]:
+        missing.append("workers_lost")
+    if report["reads_failed"] and not 0 < report["storage_retries"] <= report["reads_failed"]:
+        missing.append("storage_retries")
+    if report["reads_hung"] and not report["hedges"]:
+        missing.append("hedges")
+    return missing
+
+
+def main() -> int:
+    """Run both, compare, report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=600)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--node-losses", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work-ms", type=float, default=10.0)
+    parser.add_argument("--hang-seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+        folder = Path(name)
+        write_data(folder, options.samples)
+        with dataset(f"{folder}/*.tar", 0.0, {}).loader(rank=0, world_size=1, workers=0) as loader:
+            expected = [rows(batch) for _ in range(options.epochs) for batch in loader]
+        begun = time.monotonic()
+        seen, report = disturbed(options, folder, folder / "faults")
+    report |= {"seconds": round(time.monotonic() - begun, 1), "identical": seen == expected}
+    report["unaccounted"] = faults_unaccounted(report)
+    print(json.dumps(report))
+    return 0 if report["identical"] and not report["unaccounted"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""A file system that misbehaves: some reads fail, some hang. For `chaos.py`; imported by Ray's workers too.
+
+`chaos:///path` is the local file /path. Every fault is noted in a file, one character each, so that it can be counted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+class ChaosFileSystem(fsspec.AbstractFileSystem):
+    """Local files; `fail` and `hang` are the shares of reads that fail or take `hang_seconds`."""
+
+    protocol = "chaos"
+    cachable = False
+
+    def __init__(
+        self, fail: float = 0.0, hang: float = 0.0, hang_seconds: float = 20.0, notes: str = "", **_: Any
+    ) -> None:
+        super().__init__()
+        self._local = LocalFileSystem()
+        self._fail, self._hang, self._hang_seconds, self._notes = fail, hang, hang_seconds, notes
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """A read, if all is well."""
+        drawn = random.random()
+        if drawn < self._fail:
+            self._note("f")
+            raise ConnectionError("the storage closed the connection")
+        if drawn < self._fail + self._hang:
+            self._note("h")
+            time.sleep(self._hang_seconds)
+        return bytes(self._local.cat_file(self._strip_protocol(path), start, end))
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """As the local file's."""
+        return dict(self._local.info(self._strip_protocol(path))) | {"name": path}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        """As the local folder's."""
+        return self._local.ls(self._strip_protocol(path), detail=detail)
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        return self._local.open(self._strip_protocol(path), mode)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("chaos://").lstrip("/")
+
+    def _note(self, what: str) -> None:
+        if self._notes:
+            descriptor = os.open(self._notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.write(descriptor, what.encode())
+            os.close(descriptor)
+
+
+def register() -> None:
+    """Make `chaos://` known in this process; Ray's workers call it as they start."""
+    fsspec.register_implementation("chaos", ChaosFileSystem, clobber=True)

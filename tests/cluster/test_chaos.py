@@ -1,0 +1,37 @@
+"""Chaos in its short form: `jobs/chaos.py` for three epochs, in a process and a cluster of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_stream_is_the_same_whatever_dies_fails_and_hangs(tmp_path: Path) -> None:
+    """Two ranks, four nodes: actors killed, nodes lost, reads failing and hanging; nothing differs, all is counted."""
+    command = [
+        sys.executable,
+        "jobs/chaos.py",
+        "--epochs",
+        "3",
+        "--samples",
+        "400",
+        "--kills",
+        "4",
+        "--node-losses",
+        "2",
+    ]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, check=False, cwd=ROOT, env=env, capture_output=True, text=True, timeout=150)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stdout[-2000:] + done.stderr[-2000:]
+    report = json.loads(lines[-1])
+    assert report["identical"], report
+    assert report["unaccounted"] == [], report
+    assert (report["killed"], report["nodes_lost"]) == (4, 2)
+    assert report["workers_lost"] > 0
+    assert done.returncode == 0
