@@ -18,7 +18,8 @@ class DataError(IngestError):
 
     `shard` is the URL without credentials, `offset` the place in it in the format's own units (bytes of a tar, row of a
     Parquet file, line byte of a JSON Lines file), `sample` the sample's ordinal in the manifest, `key` its own name.
-    Any of them is None where it is not known.
+    Any of them is None where it is not known. `transient`: the data need not be at fault (storage failed or did not
+    answer, a time ran out, memory was short), so that no sample is ever skipped for it.
     """
 
     def __init__(
@@ -29,20 +30,21 @@ class DataError(IngestError):
         offset: int | None = None,
         sample: int | None = None,
         key: str | None = None,
+        transient: bool = False,
     ) -> None:
         self.reason, self.shard, self.offset, self.sample, self.key = reason, shard, offset, sample, key
+        self.transient = transient
         named = {"shard": shard, "offset": offset, "sample": sample, "key": key}
         where = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
         super().__init__(f"{reason} [{where}]" if where else reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_data_error, (self.reason, self.shard, self.offset, self.sample, self.key)
+        place = {"shard": self.shard, "offset": self.offset, "sample": self.sample, "key": self.key}
+        return _rebuild_data_error, (self.reason, {**place, "transient": self.transient})
 
 
-def _rebuild_data_error(
-    reason: str, shard: str | None, offset: int | None, sample: int | None, key: str | None
-) -> DataError:
-    return DataError(reason, shard=shard, offset=offset, sample=sample, key=key)
+def _rebuild_data_error(reason: str, rest: dict[str, Any]) -> DataError:
+    return DataError(reason, **rest)
 
 
 class StateError(IngestError):

@@ -34,11 +34,15 @@ def describe(stream: Stream, max_bytes: int) -> None:
     if order.seed is None or stream.planner.rank:
         return
     share = min(order.window_steps * order.batch, order.samples) / world_size
+    block_bytes = manifest.total_bytes / manifest.num_blocks
+    lanes = reads_per_block(order, world_size) * order.lanes / world_size
     window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(order, world_size)
+    window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
         _log.warning(
-            "a rank's part of a window is about %s, max_bytes %s: blocks will be dropped and read again; "
-            "give a smaller window to shuffle(), or more max_bytes to loader()",
+            "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, max_bytes %s: blocks will "
+            "be dropped and read again; give shuffle() a smaller window or fewer lanes, or loader() more max_bytes",
+            lanes,
             _size(window_bytes),
             _size(max_bytes),
         )

@@ -175,6 +175,9 @@ def _extension(source: Source, at: int, length: int) -> bytes:
     payload = source.at(at + BLOCK, _padded(length))
     if len(payload) < _padded(length):
         raise DataError("the tar is cut off inside an extension header", shard=source.shard, offset=at)
+    if payload.count(0, length) != len(payload) - length:
+        # Some readers take all of it, some only so much: of a wrong length they make different names.
+        raise DataError("corrupt tar header: an extension longer than it says", shard=source.shard, offset=at)
     return payload[:length]
 
 

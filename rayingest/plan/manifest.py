@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -57,8 +57,8 @@ class Manifest:
     together and in file order. A sample's ordinal is its place in that order.
     """
 
-    root: str
-    paths: tuple[str, ...]
+    root: str = field(repr=False)  # these may have credentials in them
+    paths: tuple[str, ...] = field(repr=False)
     sizes: np.ndarray
     marks: tuple[str, ...]
     shard: np.ndarray

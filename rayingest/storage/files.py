@@ -40,6 +40,7 @@ def local_path(url: str) -> str | None:
         return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 (text in, text out)
     return os.path.abspath(rest) if scheme in {"file", "local"} else None  # noqa: PTH100
 
+
 _counting = threading.Lock()
 
 

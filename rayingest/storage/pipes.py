@@ -64,17 +64,19 @@ def output(storage: Storage, url: str) -> Generator[bytes, None, None]:
     with tempfile.TemporaryFile() as complaints, _running(url.removeprefix(PIPE), complaints) as process:
         for chunk in _chunks(process, storage.deadline):
             if chunk is None:
-                raise DataError(f"the command wrote nothing for {storage.deadline:g} s", shard=shard, offset=at)
+                silent = f"the command wrote nothing for {storage.deadline:g} s"
+                raise DataError(silent, shard=shard, offset=at, transient=True)
             at += len(chunk)
             yield chunk
         try:
             status = process.wait(storage.deadline)
         except subprocess.TimeoutExpired:
             after = f"{storage.deadline:g} s after its output"
-            raise DataError(f"the command has not ended {after}", shard=shard, offset=at) from None
+            raise DataError(f"the command has not ended {after}", shard=shard, offset=at, transient=True) from None
         if status:
             said = redact_text(_tail(complaints), {**_secret_variables(), **storage.storage_options}, url)
-            raise DataError(f"the command ended with status {status}: {said}", shard=shard, offset=at)
+            # What ended it is not known: it may have been the network.
+            raise DataError(f"the command ended with status {status}: {said}", shard=shard, offset=at, transient=True)
 
 
 def _chunks(process: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:

@@ -99,5 +99,5 @@ def _secrets(options: Any, name: str = "") -> Iterator[str]:
     elif isinstance(options, str) and not _OPEN_OPTION.fullmatch(name):
         # "Bearer TOKEN", "AccountName=a;AccountKey=KEY": messages quote the parts.
         parts = re.split(r"[\s;,]+", options)
-        composed = [*parts, *(part.partition("=")[2] for part in parts)] if len(options) > 16 else []
+        composed = [*parts, *(part.partition("=")[2] for part in parts)]
         yield from (text for text in [options, *composed] if len(text) >= _SHORTEST_SECRET)

@@ -84,30 +84,67 @@ class Execution:
         self._wholes: dict[tuple[int, str], tuple[np.ndarray, list[Any]]] = {}
         self._fixed = {name for block in self._blocks.values() for name in block.fixed}
         self._key: tuple[int, int, int] = (0, 0, 0)
+        self._segments: list[list[Step]] = [[]]
+        for step in program.tail:
+            if isinstance(step, MapStep) and step.together:
+                self._segments.append([step])
+            else:
+                self._segments[-1].append(step)
 
-    def samples(self, key: tuple[int, int, int]) -> Samples:
+    def samples(self, key: tuple[int, int, int], bad: dict[int, DataError] | None = None) -> Samples:
         """All samples, given (seed, epoch, source).
 
-        Sample by sample, so that undecoded bytes live no longer than they must; a batch map waits for all.
+        Sample by sample, so that undecoded bytes live no longer than they must; a batch map waits for all. Where `bad`
+        is given, samples that cannot be had are left out, and what is wrong with each is put there, by its place.
         """
         self._key = key
-        segments: list[list[Step]] = [[]]
-        for step in self._program.tail:
-            if isinstance(step, MapStep) and step.together:
-                segments.append([step])
-            else:
-                segments[-1].append(step)
-        samples = [self._through(segments[0], self._read(i), i) for i in range(len(self._ordinals))]
-        for together, *steps in segments[1:]:
-            assert isinstance(together, MapStep)
-            samples = self._map_batch(together.function, samples)
-            samples = [self._through(steps, sample, i) for i, sample in enumerate(samples)]
+        samples = self._run(range(len(self._ordinals))) if bad is None else self._good(bad)
         return Samples(
-            samples,
+            samples.values(),
             fixed=self._program.fixed_at_end(self._fixed),
-            ordinals=self._ordinals,
+            ordinals=[self._ordinals[i] for i in samples],
             written=list(self._wholes.values()),
         )
+
+    def _run(self, places: Iterable[int]) -> dict[int, Sample]:
+        """The samples at these places, by place."""
+        head, *rest = self._segments
+        samples = {i: self._through(head, self._read(i), i) for i in places}
+        for together, *steps in rest:
+            assert isinstance(together, MapStep)
+            samples = self._map_batch(together.function, samples)
+            samples = {i: self._through(steps, sample, i) for i, sample in samples.items()}
+        return samples
+
+    def _good(self, bad: dict[int, DataError]) -> dict[int, Sample]:
+        """The samples that can be had, each judged alone: its company, which differs from run to run, may not matter.
+
+        Where a batch map is at fault, or with it, its samples are read again, as it may have changed them.
+        """
+        places = range(len(self._ordinals))
+        if len(self._segments) > 1:
+            try:
+                return self._complete(self._run(places))
+            except DataError as error:
+                if error.transient:
+                    raise
+        samples: dict[int, Sample] = {}
+        for i in places:
+            try:
+                samples |= self._complete(self._run([i]))
+            except DataError as error:
+                if error.transient:
+                    raise
+                bad[i] = error
+        return samples
+
+    def _complete(self, samples: dict[int, Sample]) -> dict[int, Sample]:
+        """These samples, which have all the fields that every sample is known to end with."""
+        for i, sample in samples.items():
+            for name in self._program.expected:
+                if name not in sample:
+                    raise DataError(f"field {name!r} is missing", **self._where(i))
+        return samples
 
     def _read(self, i: int) -> Sample:
         """The sample as it is before the first map: renamed, every field decoded once."""
@@ -190,37 +227,40 @@ class Execution:
         except Exception as error:
             raise failure(function.what, error, function.fn, **self._where(i)) from error
 
-    def _map_batch(self, function: Function, samples: list[Sample]) -> list[Sample]:
+    def _map_batch(self, function: Function, samples: dict[int, Sample]) -> dict[int, Sample]:
         if not samples:
-            return []
-        columns = {name: [s[name] for s in samples] for name in field_names(samples, (), self._ordinals)}
+            return {}
+        places = list(samples)
+        ordinals = [self._ordinals[i] for i in places]
+        columns = {name: [s[name] for s in samples.values()] for name in field_names([*samples.values()], (), ordinals)}
         extra: list[Any] = []
         named: dict[str, Any] = {}
         if function.rng is not None:
-            rngs = [self._generator(function, i) for i in range(len(samples))]
+            rngs = [self._generator(function, i) for i in places]
             if function.rng == "keyword":
                 named["rng"] = rngs
             else:
                 extra.append(rngs)
-        shard = self._where(0)["shard"]
+        where = self._where(places[0])
+        where = where if len(places) == 1 else {"shard": where["shard"]}
         target = self._target(function)
         try:
             result = target(columns, *extra, **named)
         except ConfigError:
             raise
         except Exception as error:
-            raise failure(function.what, error, function.fn, shard=shard) from error
+            raise failure(function.what, error, function.fn, **where) from error
         if not isinstance(result, dict):
-            raise DataError(f"{function.what} returned {type(result).__name__}, not a dict of columns", shard=shard)
+            raise DataError(f"{function.what} returned {type(result).__name__}, not a dict of columns", **where)
         for name, column in result.items():
             if _length(column) != len(samples):
                 found = f"{_length(column)} rows" if _length(column) is not None else f"a {type(column).__name__}"
                 raise DataError(
                     f"{function.what} was given {len(samples)} rows and returned {found} for {name!r}; it must return "
                     f"a list or array of as many",
-                    shard=shard,
+                    **where,
                 )
-        return [{name: column[i] for name, column in result.items()} for i in range(len(samples))]
+        return {i: {name: column[n] for name, column in result.items()} for n, i in enumerate(places)}
 
     def _generator(self, function: Function, i: int) -> np.random.Generator:
         seed, epoch, source = self._key

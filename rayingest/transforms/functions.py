@@ -6,6 +6,7 @@ Owns the rule which of them get random numbers, and the search for the user's ow
 from __future__ import annotations
 
 import inspect
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,7 @@ RngArgument = Literal["keyword", "positional"] | None
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _PACKAGE = str(Path(__file__).parent.parent)
 _STDLIB = sysconfig.get_paths()["stdlib"]
+_PASSING = re.compile(r"time_?d?_?out|connect(ion)?_?error", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -120,15 +122,33 @@ def _rng_argument(what: str, fn: Any, skip: int = 0) -> RngArgument:
 def failure(what: str, error: Exception, fn: Any, **where: Any) -> DataError:
     """The DataError for an exception in `fn`, to be raised `from` it; `where` are DataError's own named parts.
 
-    A DataError of ours keeps its reason, and what it knows about the place.
+    A DataError of ours keeps its reason, and what it knows about the place. It is transient where memory was short, or
+    where time ran out or a connection broke, be that the reason for the exception or for what it was raised from.
     """
     if isinstance(error, DataError):
         known = {part: getattr(error, part) for part in ("shard", "offset", "sample", "key")}
         return DataError(
             f"{what}: {error.reason}",
             **{**where, **{part: value for part, value in known.items() if value is not None}},
+            transient=error.transient or _may_pass(error),
         )
-    return DataError(f"{what}: {type(error).__name__}: {error}{user_line(error, fn)}", **where)
+    return DataError(
+        f"{what}: {type(error).__name__}: {error}{user_line(error, fn)}",
+        **where,
+        transient=isinstance(error, MemoryError) or _may_pass(error),
+    )
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether an exception tells of time that ran out or of a broken connection, by its kind or by its causes'.
+
+    Kinds are told by name: libraries have classes of their own for that, beside Python's.
+    """
+    while error is not None:
+        if any(_PASSING.search(kind.__name__) for kind in type(error).__mro__):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def user_line(error: BaseException, fn: Any) -> str:

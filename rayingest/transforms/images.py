@@ -92,9 +92,10 @@ class Transform(ABC):
 class Decode(Transform):
     """Decode without changing the size: "RGB", "L" (grey, one channel) or "RGBA".
 
-    EXIF orientation is applied only where `exif` is true. `max_pixels`, where this is the first step: the largest image
-    that is decoded; by default 89,478,485 pixels, less where `PIL.Image.MAX_IMAGE_PIXELS` says so. `Decode()` is what
-    image fields get by default.
+    EXIF orientation is applied only where `exif` is true (and by Pillow to TIFF files, where it is no matter of EXIF).
+    `max_pixels`, where this is the first step: the largest image that is decoded; by default 89,478,485 pixels, less
+    where `PIL.Image.MAX_IMAGE_PIXELS` says so, whose double TIFF and WebP files never exceed. `Decode()` is what image
+    fields get by default.
     """
 
     mode: str = "RGB"

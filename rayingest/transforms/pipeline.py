@@ -2,8 +2,8 @@
 
 Owns the meaning of a sequence of stages: what is read, when a field is decoded and by what, which function gets which
 random numbers, and that a sample's result depends on nothing but the sample, the description, the seed and the epoch:
-neither on the rows it is decoded with nor on where. Reading blocks, ordering samples and skipping bad ones are not
-its business; errors name shard, offset and sample for those whose business it is.
+neither on the rows it is decoded with nor on where. Reading blocks, ordering samples and filling the places of bad
+ones are not its business; errors name shard, offset and sample for those whose business it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayingest.errors import ConfigError
+from rayingest.errors import ConfigError, DataError
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import collate
@@ -98,10 +98,15 @@ class Pipeline:
         row_of: np.ndarray,
         ordinals: np.ndarray,
         epoch: int,
+        bad: dict[int, DataError] | None = None,
     ) -> Samples:
-        """The n samples as dicts, decoded and mapped but not collated; arguments and errors as of `run`."""
+        """The n samples as dicts, decoded and mapped but not collated; arguments and errors as of `run`.
+
+        Where `bad` is given, samples that are at fault are left out, and their errors put there by their place (0 to
+        n-1). What need not be a sample's own fault is raised all the same.
+        """
         execution = Execution(self._program, self._plan, self._target, tables, table_of, row_of, ordinals)
-        return execution.samples((self.seed, epoch, self.source))
+        return execution.samples((self.seed, epoch, self.source), bad)
 
     def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:
         """Collate samples: those of one `run_samples`, or, for a collate of the user, of several in a row."""

@@ -72,7 +72,8 @@ def _identified(data: bytes | bytearray | memoryview, anyway: bool) -> Image.Ima
     except Image.UnidentifiedImageError:
         pass
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"image refused: {error}; {_OPT_IN}") from None
+        how = "PIL.Image.MAX_IMAGE_PIXELS is yours to set" if anyway else _OPT_IN
+        raise DataError(f"image refused: {error}; {how}") from None
     raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}")
 
 

@@ -291,6 +291,33 @@ def test_sparse_and_unknown_members_are_refused(path: Path) -> None:
         Shard(path, info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)).index()
 
 
+@pytest.mark.parametrize("fmt", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_headers_that_readers_take_in_different_ways_are_refused(path: Path, fmt: int) -> None:
+    """A long name longer than its length, two of them, an empty one, one of a folder for a file."""
+    data = tar_bytes([("x" * 150 + ".a", b"1")], fmt)
+    name, member = data[:1024], data[1024:]
+
+    def with_field(block: bytes, at: int, value: bytes) -> bytes:
+        block = block[:at] + value + block[at + len(value) :]
+        total = sum(block[:148] + b" " * 8 + block[156:512])
+        return block[:148] + b"%06o\0 " % total + block[156:]
+
+    shorter = with_field(name, 124, b"00000000003\0")
+    empty = with_field(name, 124, b"00000000000\0")[:512]
+    cases = {"longer than it says": shorter + member, "an empty name or two": name + name + member}
+    cases["folder by name"] = tar_bytes([("x" * 150 + ".a/", b"1")], fmt)
+    if fmt == tarfile.GNU_FORMAT:
+        cases["an empty name"] = empty + member
+    else:
+        info = tarfile.TarInfo("a.b")
+        info.pax_headers = {"size": "1" * 5000}
+        cases["corrupt pax header: a size of"] = info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+    for said, tried in cases.items():
+        with pytest.raises(DataError, match=said) as caught:
+            Shard(path, tried).index()
+        assert caught.value.offset is not None
+
+
 def test_a_size_in_a_pax_header_and_in_base_256(path: Path) -> None:
     """Both ways past 8 GiB, here for small members."""
     info = tarfile.TarInfo("a.x")

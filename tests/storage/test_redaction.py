@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import pytest
 
+from rayingest.storage.library_log import hide_credentials
 from rayingest.storage.redact import redact, redact_text
 
 
@@ -21,6 +25,9 @@ from rayingest.storage.redact import redact, redact_text
         ("simplecache::https://u:p@h/a.tar?sig=1", "simplecache::https://h/a.tar?sig=***"),
         ("zip://in.tar::https://u:p@h/a.zip?sig=1", "zip://in.tar::https://h/a.zip?sig=***"),
         ("http://[::1]/a.tar?sig=1", "http://[::1]/a.tar?sig=***"),
+        ("https://u:pass/word@host/a.tar", "https://host/a.tar"),
+        ("https://host:8080/a@b.tar", "https://host:8080/a@b.tar"),
+        ("http://[::1]/a@b.tar", "http://[::1]/a@b.tar"),
         ("abfs://container@account.dfs/a.tar", "abfs://container@account.dfs/a.tar"),
         ("s3://bucket/a@b.tar", "s3://bucket/a@b.tar"),
     ],
@@ -30,8 +37,69 @@ def test_url_loses_user_password_and_query_values_only(url: str, shown: str) -> 
     assert redact(url) == shown
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("cat /data/train-01.tar", "cat train-01.tar"),
+        ("/usr/bin/curl -H 'Authorization: Bearer SECRET' 'https://u:SECRET@h/x/a.tar?sig=SECRET&e=1'", "curl a.tar"),
+        ("TOKEN=SECRET fetch --to=- b.tgz | gzip -dc", "*** b.tgz"),
+        ("ssh host cat a.tar b.tar.gz", "ssh a.tar b.tar.gz"),
+        ("", ""),
+    ],
+)
+def test_of_a_command_the_program_and_the_tars_are_shown(command: str, shown: str) -> None:
+    """With a mark that tells commands apart that look alike then."""
+    text = redact(f"pipe:{command}")
+    assert text[:-11] == f"pipe:{shown}"
+    assert text != redact(f"pipe:{command} ")
+
+
 def test_text_is_redacted_wherever_urls_and_option_secrets_stand() -> None:
     """A library's message may quote the URL or the options."""
     text = "404, url='https://u:p@h/a?sig=SIG' for key SECRETKEY at anon"
     shown = redact_text(text, {"client_kwargs": {"aws_secret": "SECRETKEY"}, "anon": "visible"})
     assert shown == "404, url='https://h/a?sig=***' for key *** at anon"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"key": "AKIASECRET", "secret": "SECRET"}, "AKIASECRET and SECRET"),
+        ({"client_kwargs": {"headers": {"X-Whatever": "Bearer SECRET"}}}, "'Bearer SECRET' or SECRET"),
+        ({"auth": ("SECRET", "SECRETTOO")}, "SECRET:SECRETTOO"),
+        ({"token": {"private_key": b"SECRET"}}, "b'SECRET'"),
+        ({"connection_string": "Protocol=https;AccountName=me;AccountKey=SECRET=="}, "key SECRET== is wrong"),
+        ({"sas_token": ["SECRET"]}, "?SECRET"),
+    ],
+)
+def test_all_text_in_options_is_a_secret_unless_known_to_be_none(options: dict[str, Any], text: str) -> None:
+    """However deep, in lists too, and the parts of what is put together."""
+    assert "SECRET" not in redact_text(text, options)
+    harmless = {**options, "endpoint_url": "http://minio", "region_name": "eu-west-1", "anon": True}
+    assert redact_text("http://minio in eu-west-1", harmless) == "http://minio in eu-west-1"
+
+
+def test_what_a_url_hides_is_hidden_in_text_too() -> None:
+    """A library may quote its parts."""
+    url = "ftp://me:SECRET@host/dir/a.tar"
+    assert redact_text("530 login of me with SECRET at host for a.tar failed", {}, url) == (
+        "530 login of me with *** at host for a.tar failed"
+    )
+
+
+def test_the_library_logs_without_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """fsspec writes whole URLs at DEBUG, and errors that quote them."""
+    hide_credentials()
+    hide_credentials()
+    log = logging.getLogger("fsspec.http")
+    with caplog.at_level(logging.DEBUG):
+        log.debug("get %s", "https://u:SECRET@h/a.tar?sig=SECRET")
+        try:
+            raise OSError("no answer from https://h/a.tar?sig=SECRET")
+        except OSError as error:
+            log.debug("", exc_info=error)
+    assert [record.getMessage() for record in caplog.records] == [
+        "get https://h/a.tar?sig=***",
+        "OSError: no answer from https://h/a.tar?sig=***",
+    ]
+    assert "SECRET" not in caplog.text

@@ -135,7 +135,7 @@ def test_duplicates_in_a_list_are_refused(shards: Path) -> None:
 
 def test_refused_urls_say_why_and_hide_credentials() -> None:
     """Pipes run commands; unknown protocols name themselves."""
-    with pytest.raises(ConfigError, match="would run a shell command.*allow_pipe=True"):
+    with pytest.raises(ConfigError, match=r"would run a shell command.*allow_pipe=True"):
         listed("pipe:cat /tmp/a.tar")
     with pytest.raises(ConfigError) as caught:
         listed("nosuch://user:hunter2@host/a.tar?sig=hunter2")

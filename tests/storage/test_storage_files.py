@@ -119,6 +119,15 @@ def test_refused_access_is_a_config_error_at_once(unsteady: type[Unsteady]) -> N
     assert unsteady.calls == 1
 
 
+def test_options_that_the_library_cannot_work_with_are_config_errors(unsteady: type[Unsteady]) -> None:
+    """At once, and not as whatever the library raises."""
+    for error in (ValueError("both SECRETSECRET"), TypeError("no"), NotImplementedError("none")):
+        unsteady.failures = [error]
+        with pytest.raises(ConfigError, match=rf"cannot read unsteady://x: {type(error).__name__}: ") as caught:
+            Storage({"secret": "SECRETSECRET"}, first_wait=60.0).read_all("unsteady://x")
+        assert "SECRET" not in str(caught.value)
+
+
 def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unsteady]) -> None:
     """Waiting is bounded even where the library would wait for ever."""
     unsteady.answer.clear()

@@ -1,0 +1,128 @@
+"""Memory: a data set many times larger than the budget, and a consumer that sleeps. What does Ray's object store hold?
+
+    python jobs/memory.py --max-mb 40 --times 20
+
+Reads the use of the store, spilled and fallback bytes from Ray itself, every few milliseconds. Prints a line of JSON a
+case; exits
+with 1 where the store held more than the budget, or anything was spilled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray._private import internal_api
+
+import rayingest as ri
+
+SAMPLE_BYTES = 50_000
+SHARD_SAMPLES = 200
+
+
+def write_data(folder: Path, samples: int) -> None:
+    """Shards of samples of 50 kB each."""
+    noise = np.random.default_rng(0).bytes(SAMPLE_BYTES)
+    for shard in range(0, samples, SHARD_SAMPLES):
+        with tarfile.open(folder / f"s-{shard:06d}.tar", "w") as tar:
+            for i in range(shard, min(shard + SHARD_SAMPLES, samples)):
+                info = tarfile.TarInfo(f"k{i:07d}.bin")
+                info.size = len(noise)
+                tar.addfile(info, io.BytesIO(noise))
+
+
+def pixels(sample: dict[str, Any]) -> dict[str, Any]:
+    """About as large as it was read."""
+    return {"image": np.frombuffer(sample["bin"], np.uint8)[: 128 * 128 * 3].reshape(128, 128, 3)}
+
+
+class StoreWatch:
+    """The highest use of the node's object store while this runs, beyond what it held before; spilled and fallback."""
+
+    def __init__(self) -> None:
+        self.peak = self.spilled = self.fallback = 0
+        self._end = threading.Event()
+        self._before = self._look().object_store_bytes_used
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> StoreWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> Any:
+        node = next(node for node in ray.nodes() if node["Alive"])
+        stats = internal_api.node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False)
+        return stats.store_stats
+
+    def _run(self) -> None:
+        while not self._end.wait(0.02):
+            stats = self._look()
+            self.peak = max(self.peak, stats.object_store_bytes_used - self._before)
+            self.spilled = max(self.spilled, stats.spilled_bytes_total)
+            self.fallback = max(self.fallback, stats.object_store_bytes_fallback)
+
+
+def run(url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: float) -> dict[str, Any]:
+    """Some loaders side by side on one pool, each taking a batch and sleeping."""
+    data = ri.read_webdataset(url).map(pixels).shuffle(window=window).batch(64)
+    with ri.Pool(workers=2) as pool:
+        made = [data.loader(rank=0, world_size=1, pool=pool, max_bytes=max_bytes) for _ in range(loaders)]
+        with StoreWatch() as watch:
+            for _ in range(-(-steps // len(made[0]))):
+                for _batches in zip(*made, strict=True):
+                    time.sleep(sleep)
+        stats = [loader.stats() for loader in made]
+        for loader in made:
+            loader.close()
+    return {
+        "loaders": loaders,
+        "max_mb": max_bytes >> 20,
+        "window": window,
+        "steps": sum(stat["batches"] for stat in stats),
+        "peak_mb": round(watch.peak / 2**20, 1),
+        "ledger_peak_mb": round(sum(stat["peak_bytes"] for stat in stats) / 2**20, 1),
+        "spilled": watch.spilled,
+        "fallback": watch.fallback,
+        "blocks_dropped": sum(stat["blocks_dropped"] for stat in stats),
+        "blocks_reread": sum(stat["blocks_reread"] for stat in stats),
+        "within": watch.peak <= loaders * max_bytes and not watch.spilled and not watch.fallback,
+    }
+
+
+def main() -> int:
+    """One loader with room for its window, one without, and four."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--max-mb", type=int, default=40)
+    parser.add_argument("--times", type=int, default=20, help="the data is so many times the budget")
+    parser.add_argument("--sleep", type=float, default=0.02, help="seconds that the consumer sleeps after each batch")
+    options = parser.parse_args()
+    max_bytes = options.max_mb << 20
+    samples = options.times * max_bytes // SAMPLE_BYTES
+    ray.init(num_cpus=4, object_store_memory=6 * max_bytes, include_dashboard=False, log_to_driver=False)
+    fits = max_bytes // 3 // SAMPLE_BYTES
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="memory-") as folder:
+        write_data(Path(folder), samples)
+        for loaders, window in ((1, fits), (1, 4 * fits), (4, fits)):
+            report = run(f"{folder}/*.tar", loaders, max_bytes, window, samples // 64 // loaders, options.sleep)
+            reports.append(report)
+            print(json.dumps(report), flush=True)
+    return 0 if all(report["within"] for report in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What planning costs at 10^6 blocks and 10^9 samples, in the process of one rank.
+
+    python jobs/plan_scale.py
+
+For each world size, in CPU time: seconds until the first step of an epoch is planned (order, block permutation, first
+windows) and milliseconds a step after that, windows changing as they do; and how much memory stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from rayingest.plan.manifest import Manifest, ShardBlocks
+from rayingest.plan.order import Order
+from rayingest.plan.planner import Planner
+
+SAMPLE_BYTES = 60_000
+LEAST_ROWS = 16
+"""Of a rank's step: the global batch grows with the world size from where this is reached."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One world size's figures, times in CPU time; `grown` and `peak` are MiB over what the process took before."""
+
+    world_size: int
+    batch: int
+    lanes: int
+    epoch_seconds: float
+    grown: float
+    peak: float
+    median_ms: float
+    longest_ms: float
+
+
+def made_up(blocks: int, samples_each: int, shards: int) -> Manifest:
+    """A manifest of equal blocks in equal shards; no data belongs to it."""
+    each = blocks // shards
+    begin = np.arange(each, dtype=np.int64) * samples_each * SAMPLE_BYTES
+    samples = np.full(each, samples_each, np.int64)
+    shard = ShardBlocks(begin, begin + samples_each * SAMPLE_BYTES, samples, samples * SAMPLE_BYTES)
+    names = [f"{number:07d}.tar" for number in range(shards)]
+    sizes = [int(shard.end[-1])] * shards
+    return Manifest.join("mem://", names, sizes, [""] * shards, [shard] * shards)
+
+
+def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int) -> Cost:
+    """Plan an epoch's first step and `steps` more, spread over four places in it, for the rank in the middle."""
+    before, peak_before = resident_mib(), peak_mib()
+    begun = time.process_time()
+    order = Order.resolve(data, batch=batch, seed=1)
+    planner = Planner(data, order, world_size // 2, world_size)
+    planner.picks(epoch, 0)
+    epoch_seconds = time.process_time() - begun
+    times = []
+    for place in tqdm(range(4), desc=f"{world_size} ranks", leave=False):
+        first = place * (planner.steps_per_epoch - steps) // 4 + 1
+        planner.picks(epoch, first - 1)
+        for step in range(first, first + steps // 4):
+            begun = time.process_time()
+            planner.picks(epoch, step)
+            times.append(1e3 * (time.process_time() - begun))
+    grown, peak = resident_mib() - before, peak_mib() - peak_before
+    return Cost(world_size, batch, order.lanes, epoch_seconds, grown, peak, statistics.median(times), max(times))
+
+
+def resident_mib() -> float:
+    """Memory of this process now, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+def peak_mib() -> float:
+    """The most memory that this process ever had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 10)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=1_000_000)
+    parser.add_argument("--samples-each", type=int, default=1_000, help="samples of a block")
+    parser.add_argument("--shards", type=int, default=10_000)
+    parser.add_argument("--batch", type=int, default=2_048, help="samples of a global step, at least")
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 64, 4_096])
+    parser.add_argument("--steps", type=int, default=2_000, help="steps to plan")
+    args = parser.parse_args(argv)
+    begun, before = time.perf_counter(), resident_mib()
+    data = made_up(args.blocks, args.samples_each, args.shards)
+    print(
+        f"{data.num_blocks:,} blocks, {data.num_samples:,} samples, {len(data.paths):,} shards: the manifest takes "
+        f"{resident_mib() - before:.0f} MiB, made up in {time.perf_counter() - begun:.1f} s"
+    )
+    print("ranks   batch  lanes  first step of an epoch  memory stays (peak)  a step, median  longest")
+    for epoch, world_size in enumerate(args.world_sizes):
+        batch = max(args.batch, LEAST_ROWS * world_size)
+        cost = measure(data, world_size, batch, args.steps, epoch)
+        print(
+            f"{cost.world_size:5d} {cost.batch:7d} {cost.lanes:6d} {cost.epoch_seconds:21.2f} s "
+            f"{cost.grown:10.0f} ({cost.peak:.0f}) MiB {cost.median_ms:12.3f} ms {cost.longest_ms:8.2f} ms",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
