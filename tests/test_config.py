@@ -14,6 +14,7 @@ import pytest
 import rayingest as ri
 from rayingest.config.sections import READS, Batch, LoaderOptions, Section, Shuffle
 from rayingest.loading import make_loader
+from rayingest.transforms.stages import Map
 
 ROOT = Path(__file__).parents[1]
 LEAST = "read: {format: json, urls: a.jsonl}\nbatch: {size: 4}\n"
@@ -151,8 +152,9 @@ def test_functions_can_be_given_arguments(write: Write) -> None:
 def test_a_module_in_the_current_folder_is_found(write: Write) -> None:
     """The folder where the command is given counts, as it does for the workers that Ray starts there."""
     Path("my_transforms.py").write_text("def f(sample):\n    return sample\n")
-    dataset = ri.load_config(write(LEAST + "map: my_transforms:f\n")).dataset()
-    assert dataset.stages[0].fn({"x": 1}) == {"x": 1}
+    (stage,) = ri.load_config(write(LEAST + "map: my_transforms:f\n")).dataset().stages
+    assert isinstance(stage, Map)
+    assert stage.fn({"x": 1}) == {"x": 1}
 
 
 def test_images_are_normalised_on_the_device_where_asked_for(write: Write) -> None:

@@ -62,7 +62,8 @@ class Config:
 def load_config(path: str | os.PathLike[str]) -> Config:
     """The configuration in a YAML file; relative paths in it are relative to the current folder, now.
 
-    Functions are imported, nothing is read of the data. ConfigError lists every mistake with its line.
+    Functions are imported (the current folder is added to where Python looks); nothing is read of the data. ConfigError
+    lists every mistake with its line.
     """
     document = read_document(Path(path))
     data, mistakes = document.data, document.mistakes

@@ -1,0 +1,29 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer: everything is installed into .venv first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: setup demo test lint types
+
+demo: setup
+	$(BIN)/python jobs/train_digits.py
+
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+setup: $(INSTALLED)
+
+# Again whenever one of these files changes.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $@
