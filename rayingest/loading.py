@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -18,6 +19,7 @@ from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
+from rayingest.quarantine import Quarantine, check_max_errors
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.storage.index_cache import IndexCache
 from rayingest.stream import Stream
@@ -80,6 +82,9 @@ def make_loader(
     uneven: bool = False,
     after_copy: Mapping[str, Callable[[Any], Any]] | None = None,
     start_timeout: float = 60.0,
+    on_error: str = "raise",
+    max_errors: float | None = None,
+    quarantine: str | os.PathLike[str] | None = None,
 ) -> Loader:
     """One rank's loader. Errors about the options, the data and the cluster come from here.
 
@@ -95,6 +100,12 @@ def make_loader(
         uneven: let a world size that does not divide the batch give ranks that differ by a row.
         after_copy: by field, a function of the tensor, run on the device after the copy (`images.Normalize`).
         start_timeout: seconds to wait for a cluster and for the first decoder.
+        on_error: "raise" what is wrong with a sample in its step's place, or "skip": another sample of its window
+            stands in for it, with `__valid__` False. Time-outs and mistakes in the description are never skipped.
+        max_errors: with "skip", how many samples may be bad (a whole number), or which part of this rank's rows may be
+            stand-ins (0.01 for 1 %, of at least 1,000 rows; 1.0 for any), before the run ends. Default: 0.05.
+        quarantine: with "skip", a folder for the list of bad samples, a JSON Lines file for each rank; default: in the
+            user's cache folder.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers={workers!r}: a whole number of decoders, 0 for none (and no Ray)")
@@ -102,6 +113,7 @@ def make_loader(
         raise ConfigError(f"prefetch={prefetch}: a number of batches, 0 or more")
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+    _check_skipping(on_error, max_errors, quarantine)
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
     check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
@@ -113,14 +125,17 @@ def make_loader(
     manifest = _manifest(dataset.index_cache(), ranks.rank, on_ray)
     order = dataset.order(manifest)
     planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven)
-    stream = Stream(manifest, planner, dataset.work, flag_valid=order.partial == "pad")
+    skip = on_error == "skip"
+    work = replace(dataset.work, skip=skip)
+    stream = Stream(manifest, planner, work, flag_valid=skip or order.partial == "pad")
+    kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
     if on_ray:
         limits = _limits(stream, ranks, max_bytes, prefetch)
-        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout)
+        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout, kept)
     else:
-        source = _local_source(stream, max_bytes)
+        source = _local_source(stream, max_bytes, kept)
     codec = StateCodec(manifest.fingerprint, order, DECODE_PATH, stream.work.pipeline.code_mark)
     return Loader(
         source,
@@ -132,6 +147,22 @@ def make_loader(
         epochs=epochs,
         after_copy=after_copy,
     )
+
+
+def _check_skipping(on_error: str, max_errors: float | None, quarantine: str | os.PathLike[str] | None) -> None:
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r}: choose 'raise' or 'skip'")
+    given = {"max_errors": max_errors, "quarantine": quarantine}
+    for name, value in given.items():
+        if on_error == "raise" and value is not None:
+            raise ConfigError(f"{name}={value!r} is for on_error='skip'; with 'raise' the first bad sample is an error")
+    if max_errors is not None:
+        check_max_errors(max_errors)
+
+
+def _quarantine(stream: Stream, folder: str | os.PathLike[str] | None, max_errors: float | None) -> Quarantine:
+    name = f"{stream.manifest.fingerprint}-rank{stream.planner.rank}"
+    return Quarantine(folder, name, max_errors, stream.work.storage.storage_options)
 
 
 def _manifest(cache: IndexCache, rank: int, on_ray: bool) -> Manifest:
@@ -195,6 +226,7 @@ def _cluster_source(
     limits: Limits,
     epochs: int | None,
     start_timeout: float,
+    quarantine: Quarantine | None,
 ) -> BatchSource:
     from rayingest.cluster import budget
     from rayingest.cluster.feeder import Feeder
@@ -203,16 +235,16 @@ def _cluster_source(
     own = pool is None
     pool = Pool(workers, start_timeout=start_timeout) if pool is None else pool
     pool.open(ranks.rank, ranks.world_size)
-    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own)
+    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own, quarantine=quarantine)
     budget.count_loader(source, ranks.rank)
     return source
 
 
-def _local_source(stream: Stream, max_bytes: int | None) -> BatchSource:
+def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine | None) -> BatchSource:
     from rayingest.local import LocalSource
 
     if max_bytes is None:
         order, manifest = stream.planner.order, stream.manifest
         window = order.window_steps * order.batch / stream.planner.world_size
         max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / manifest.num_samples))
-    return LocalSource(stream, max_bytes)
+    return LocalSource(stream, max_bytes, quarantine)

@@ -12,19 +12,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayingest.errors import IngestError
+from rayingest.errors import DataError, IngestError
 from rayingest.plan.protocols import Batch
+from rayingest.plan.standins import FilledStep
+from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
+from rayingest.transforms.pipeline import Samples
 
 
 class LocalSource:
-    """A batch source that works when asked. Keeps up to `max_bytes` of raw blocks, those used last."""
+    """A batch source that works when asked. Keeps up to `max_bytes` of raw blocks, those used last.
 
-    def __init__(self, stream: Stream, max_bytes: int) -> None:
-        self._stream, self._max_bytes = stream, max_bytes
+    `quarantine` is where samples go that the stream's work skips.
+    """
+
+    def __init__(self, stream: Stream, max_bytes: int, quarantine: Quarantine | None = None) -> None:
+        self._stream, self._max_bytes, self._quarantine = stream, max_bytes, quarantine
         self._steps = stream.steps(0, 0)
         self._tables: OrderedDict[int, pa.Table] = OrderedDict()
         self._held = 0
+        self._broken: dict[int, DataError] = {}  # blocks that cannot be read, once that is known
         self._closed = False
         self._counts = {"read_seconds": 0.0, "decode_seconds": 0.0, "blocks_read": 0, "bytes_read": 0, "samples": 0}
 
@@ -34,36 +41,75 @@ class LocalSource:
     def get(self) -> Batch:
         if self._closed:
             raise IngestError("this loader is closed")
-        picks = next(self._steps)
-        blocks = np.unique(picks.block)
-        begun = time.perf_counter()
-        tables = self._fetch(blocks.tolist())
-        read = time.perf_counter()
-        rows = self._stream.rows(picks, slice(None), blocks)
-        pipeline = self._stream.work.pipeline
-        columns = pipeline.finish(rows.samples(pipeline, tables))
-        self._counts["read_seconds"] += read - begun
-        self._counts["decode_seconds"] += time.perf_counter() - read
-        self._counts["samples"] += picks.rows
-        return Batch(picks.epoch, picks.step, self._stream.complete(picks, columns))
+        step = FilledStep(self._stream.planner, next(self._steps), self._broken)
+        begun, read_before = time.perf_counter(), self._counts["read_seconds"]
+        columns = self._stream.work.pipeline.finish(self._samples(step))
+        read = self._counts["read_seconds"] - read_before
+        self._counts["decode_seconds"] += time.perf_counter() - begun - read
+        self._counts["samples"] += step.own.rows
+        if self._quarantine is not None:
+            self._quarantine.admit(step.own.rows, self._stream.bad(step))
+        return Batch(step.own.epoch, step.own.step, self._stream.complete(step.picks, columns))
 
     def ready(self) -> bool:
         return False  # the work is done in `get`
 
     def stats(self) -> dict[str, Any]:
-        return dict(self._counts)
+        return {**self._counts, **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts)}
 
     def close(self) -> None:
         self._closed = True
         self._tables.clear()
 
+    def _samples(self, step: FilledStep) -> Samples:
+        """The step's samples in row order, with stand-ins for those that are to be skipped."""
+        rows = np.arange(len(step.own.block))
+        done: list[tuple[np.ndarray, Samples]] = []
+        while len(rows):
+            blocks, tables = self._readable(step, rows)
+            samples, bad = self._stream.rows(step.picks, rows, blocks).samples(self._stream.work, tables)
+            done.append((np.delete(rows, list(bad)), samples))
+            for place, error in bad.items():
+                self._fill(step, int(rows[place]), error)
+            rows = rows[list(bad)]
+        if len(done) == 1:
+            return done[0][1]
+        by_row = {row: sample for some, samples in done for row, sample in zip(some.tolist(), samples, strict=True)}
+        fixed = frozenset(name for _, samples in done for name in samples.fixed)
+        return Samples((by_row[row] for row in sorted(by_row)), fixed=fixed, ordinals=step.picks.ordinal.tolist())
+
+    def _readable(self, step: FilledStep, rows: np.ndarray) -> tuple[np.ndarray, list[pa.Table]]:
+        """The blocks that these rows are in and their tables, after stand-ins took the places of unreadable ones."""
+        while True:
+            blocks = np.unique(step.picks.block[rows])
+            try:
+                return blocks, self._fetch(blocks.tolist())
+            except DataError as error:
+                if error.transient or not self._stream.work.skip:
+                    raise
+            for number in blocks.tolist():
+                try:
+                    self._fetch([number])
+                except DataError as error:
+                    if error.transient:
+                        raise
+                    for row in rows[step.picks.block[rows] == number].tolist():
+                        self._fill(step, row, error, unreadable=True)
+
+    def _fill(self, step: FilledStep, row: int, error: DataError, unreadable: bool = False) -> None:
+        found = step.fill(row, error, unreadable)
+        if isinstance(found, DataError):
+            raise self._stream.named(found, step.own, row)
+
     def _fetch(self, blocks: list[int]) -> list[pa.Table]:
+        begun = time.perf_counter()
         absent = [number for number in blocks if number not in self._tables]
         for number, table in zip(absent, self._stream.work.read(self._stream.spans(absent)), strict=True):
             self._tables[number] = table
             self._held += table.nbytes
             self._counts["blocks_read"] += 1
             self._counts["bytes_read"] += table.nbytes
+        self._counts["read_seconds"] += time.perf_counter() - begun
         tables = [self._tables[number] for number in blocks]
         for number in blocks:
             self._tables.move_to_end(number)

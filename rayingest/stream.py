@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rayingest.errors import DataError
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Block
-from rayingest.plan.events import StepWork
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
+from rayingest.plan.standins import FilledStep
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.transforms.pipeline import Pipeline, Samples
@@ -31,7 +32,8 @@ Spans = list[tuple[str, int, list[Block]]]
 class Work:
     """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
 
-    `options` are the format's, `strict` as for indexing.
+    `options` are the format's, `strict` as for indexing. `skip`: samples that cannot be had are left out and named, for
+    others to stand in for them.
     """
 
     format_name: str
@@ -39,6 +41,7 @@ class Work:
     pipeline: Pipeline
     strict: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    skip: bool = False
 
     def read(self, spans: Spans) -> list[pa.Table]:
         """One raw table for each block. Raises DataError, ConfigError."""
@@ -59,16 +62,18 @@ class Rows:
     row_of: np.ndarray
     ordinals: np.ndarray
 
-    def samples(self, pipeline: Pipeline, tables: Sequence[pa.Table]) -> Samples:
-        """Decoded and mapped, not yet collated."""
-        return pipeline.run_samples(tables, self.table_of, self.row_of, self.ordinals, self.epoch)
+    def samples(self, work: Work, tables: Sequence[pa.Table]) -> tuple[Samples, dict[int, DataError]]:
+        """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
+        bad: dict[int, DataError] = {}
+        chosen = (self.table_of, self.row_of, self.ordinals, self.epoch)
+        return work.pipeline.run_samples(tables, *chosen, bad if work.skip else None), bad
 
 
 @dataclass(frozen=True)
 class Stream:
     """One rank's stream of batches: what is done, on which data, in which order.
 
-    `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat.
+    `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat or a stand-in.
     """
 
     manifest: Manifest
@@ -95,6 +100,23 @@ class Stream:
         manifest = self.manifest
         return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
 
+    def named(self, error: DataError, picks: Picks, row: int) -> DataError:
+        """The error, with what it does not know of the sample in this row and of where that is."""
+        shard, begin = self.place(int(picks.block[row]))
+        return DataError(
+            error.reason,
+            shard=error.shard or shard,
+            offset=begin if error.offset is None else error.offset,
+            sample=int(picks.ordinal[row]) if error.sample is None else error.sample,
+            key=None if error.sample is None else error.key,  # else that of whatever sample the damage is at
+            transient=error.transient,
+        )
+
+    def bad(self, step: FilledStep) -> list[DataError]:
+        """What is wrong with each of the step's own samples that has a stand-in, in row order."""
+        rows = sorted(row for row in step.errors if row < step.own.rows)
+        return [self.named(step.errors[row], step.own, row) for row in rows]
+
     def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
         """The picks from this position on, epoch after epoch, up to and without epoch `epochs`, or for ever."""
         if not self.planner.steps_per_epoch:
@@ -103,11 +125,6 @@ class Stream:
             for s in range(step, self.planner.steps_per_epoch):
                 yield self.planner.picks(epoch, s)
             epoch, step = epoch + 1, 0
-
-    def step_work(self, picks: Picks, first: tuple[int, int]) -> StepWork:
-        """What dispatch must know of a step, steps counted from position `first` on."""
-        passed = (picks.epoch - first[0]) * self.planner.steps_per_epoch - first[1]
-        return StepWork(picks.block, picks.until + passed)
 
     def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
         """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""

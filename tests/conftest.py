@@ -41,6 +41,7 @@ def cluster(cache_home: Path) -> Iterator[Any]:
 
     root = str(Path(__file__).parent.parent)
     ray.init(
+        "local",  # whatever other cluster there may be
         num_cpus=12,
         object_store_memory=400 << 20,
         include_dashboard=False,

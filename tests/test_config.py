@@ -83,7 +83,7 @@ def test_a_configuration_is_what_the_api_would_make(write: Write) -> None:
         map_batches: tests.test_config:double
         shuffle: {seed: 3, window: 64}
         batch: {size: 8, partial: pad, collate: tests.test_config:as_lists}
-        loader: {workers: 0, epochs: 2, start_timeout: 5}
+        loader: {workers: 0, epochs: 2, start_timeout: 5, max_errors: 7}
         job: {anything: [1, 2]}
         """
     )
@@ -95,7 +95,7 @@ def test_a_configuration_is_what_the_api_would_make(write: Write) -> None:
     data = data.map(jitter).map(Scale).map_batches(double)
     data = data.shuffle(seed=3, window=64).batch(8, partial="pad", collate=as_lists)
     assert config.dataset() == data
-    assert config.loader_options() == {"workers": 0, "epochs": 2, "start_timeout": 5}
+    assert config.loader_options() == {"workers": 0, "epochs": 2, "start_timeout": 5, "max_errors": 7}
     assert config.job == {"anything": [1, 2]}
 
 
@@ -134,9 +134,10 @@ def test_every_option_of_a_call_can_be_written(section: type[Section], call: Any
 
 def test_relative_paths_are_those_of_the_folder_at_that_time(write: Write, tmp_path: Path, monkeypatch: Any) -> None:
     """A description made in one folder still names its files in another, where workers of Ray Train stand."""
-    config = ri.load_config(write(LEAST))
+    config = ri.load_config(write(LEAST + "loader: {quarantine: bad}\n"))
     monkeypatch.chdir(ROOT)
     assert config.dataset().urls == f"{tmp_path}/a.jsonl"
+    assert config.loader_options() == {"quarantine": f"{tmp_path}/bad"}
 
 
 def test_functions_can_be_given_arguments(write: Write) -> None:
@@ -173,6 +174,8 @@ def test_images_are_normalised_on_the_device_where_asked_for(write: Write) -> No
         ("shuffle: {window: 0}", "c.yaml:3: shuffle.window", ["0: ", "greater than or equal to 1"]),
         ("shuffle: 17", "c.yaml:3: shuffle", ["17 stands where keys are needed: seed, window, lanes"]),
         ("loader: {worker: 3}", "c.yaml:3: loader.worker", ["did you mean 'workers'?"]),
+        ("loader: {on_error: skp}", "c.yaml:3: loader.on_error", ["'raise' or 'skip'"]),
+        ("loader: {max_errors: 1.5}", "c.yaml:3: loader.max_errors", ["1.5: "]),
         ("loader: {rank: 0}", "c.yaml:3: loader.rank", ["there is no such key"]),
         ("loader: {after_copy: 3}", "c.yaml:3: loader.after_copy", ["fields are needed"]),
         ("select: {}", "c.yaml:3: select", ["fields are needed"]),

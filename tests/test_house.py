@@ -22,6 +22,7 @@ FLOOR = {
     "formats": 1,
     "transforms": 1,
     "stream": 1,
+    "quarantine": 1,
     "cluster": 2,
     "local": 2,
     "trainer": 3,

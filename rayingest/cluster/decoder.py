@@ -56,15 +56,16 @@ class Decoder:
     def decode(self, key: str, orders: list[PartOrder], *tables: pa.Table) -> tuple[Decoded, list[Any]]:
         """The parts ordered, made from these blocks."""
         begun = time.perf_counter()
-        pipeline = self._work[key].pipeline
+        work = self._work[key]
+        pipeline = work.pipeline
         parts, results = [], []
         for order in orders:
             result: Columns | list[dict[str, Any]] | None = None
             try:
-                samples = order.rows.samples(pipeline, tables)
-                wait = pipeline.collate is not None and not order.whole
+                samples, bad = order.rows.samples(work, tables)
+                wait = pipeline.collate is not None and (bad or not order.whole)
                 result = list(samples) if wait else pipeline.finish(samples)
-                parts.append(PartDone(_size(result)))
+                parts.append(PartDone(_size(result), bad=tuple(bad.items())))
             except IngestError as error:
                 parts.append(PartDone(0, error))
             results.append(result)

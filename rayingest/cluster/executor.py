@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import ray.exceptions as rx
 
 from rayingest.cluster.decoder import PartOrder
 from rayingest.cluster.pool import Loss, Member, Pool
-from rayingest.errors import ConfigError, IngestError
+from rayingest.errors import ConfigError
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.planner import Picks
@@ -26,6 +27,9 @@ from rayingest.stream import Stream
 
 Tell = Callable[[str, Any, Any], None]
 """(kind, subject, future): a call on `subject` (a task or a member) was answered."""
+
+_FREE_SECONDS = 1.2
+"""Ray frees objects in batches, within a second (its `free_objects_period_milliseconds`); this is on the safe side."""
 
 
 @dataclass(eq=False)
@@ -63,6 +67,7 @@ class Executor:
         self._nodes: dict[int, str] = {}  # on which each block was read
         self._outputs: dict[int, dict[int, Any]] = {}
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
+        self._given_up: deque[tuple[float, int]] = deque()
         self.timings = Timings()
 
     # What happened
@@ -111,12 +116,14 @@ class Executor:
             self._when_done(call.refs[1], "output", task)
             return []
         fetched = future.result()
-        self._end(task)
+        self._end(task, done=fetched.error is None)
+        self.timings.storage_retries += fetched.retries
+        if fetched.error is not None:
+            return [ev.ReadFailed(task, fetched.error, final=True)]
         self._arrived[task] = dict(zip(call.command.blocks, call.refs[1:], strict=True))
         self._nodes |= dict.fromkeys(call.command.blocks, call.member.node)
         self.timings.read_seconds += fetched.seconds
         self.timings.bytes_read += sum(fetched.nbytes)
-        self.timings.storage_retries += fetched.retries
         return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
@@ -131,8 +138,15 @@ class Executor:
         self._outputs[task] = dict(enumerate(future.result()))
         self.timings.decode_seconds += call.meta.seconds
         copies = 1 if call.member.node == self._node else 2
-        parts = tuple(ev.PartDone(copies * part.nbytes, part.error) for part in call.meta.parts)
+        parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
         return [ev.DecodeDone(task, parts, call.meta.seconds)]
+
+    def freed(self) -> list[ev.Event]:
+        """What was given up long enough ago for the store to have it back."""
+        events: list[ev.Event] = []
+        while self._given_up and time.monotonic() - self._given_up[0][0] > _FREE_SECONDS:
+            events.append(ev.Freed(self._given_up.popleft()[1]))
+        return events
 
     def overdue(self) -> list[ev.Event]:
         """Tasks that take much longer than their like."""
@@ -146,14 +160,19 @@ class Executor:
         self._end(task, done=False)
         cause = error.cause if isinstance(error, rx.RayTaskError) else error
         if isinstance(call.command, ev.Read):
-            return [ev.ReadFailed(task, cause, final=isinstance(cause, IngestError))]
+            return [ev.ReadFailed(task, cause, final=False)]
         lost = isinstance(cause, (rx.ObjectLostError, rx.OwnerDiedError, rx.ObjectReconstructionFailedError))
         events = self._lose_blocks(call.command.blocks) if lost else []
         return [*events, ev.DecodeFailed(task, error)]
 
     def _lose_blocks(self, numbers: tuple[int, ...]) -> list[ev.Event]:
-        gone = tuple(number for number in numbers if number in self._blocks)
-        self.drop(gone)
+        kept = [self._blocks, *self._arrived.values()]
+        gone = tuple(number for number in numbers if any(number in refs for refs in kept))
+        for refs in kept:
+            for number in gone:
+                refs.pop(number, None)
+        for number in gone:
+            self._nodes.pop(number, None)
         return [ev.BlocksLost(gone)] if gone else []
 
     def _end(self, task: int, done: bool = True) -> None:
@@ -197,10 +216,10 @@ class Executor:
         self._begin(command, member, refs, "decode")
 
     def drop(self, numbers: tuple[int, ...]) -> None:
-        """Give up blocks."""
+        """Give up blocks, if they did not go with their node before dispatch heard of it."""
         for number in numbers:
-            del self._blocks[number]
-            del self._nodes[number]
+            self._blocks.pop(number, None)
+            self._nodes.pop(number, None)
 
     def take(self, output: ev.Output) -> Any:
         """What a decode made for an output, which is then given up here."""
@@ -209,6 +228,15 @@ class Executor:
         if not results:
             del self._outputs[output.task]
         return result
+
+    def give_up(self, nbytes: int) -> None:
+        """So many bytes were given up just now."""
+        self._given_up.append((time.monotonic(), nbytes))
+
+    @property
+    def waits_for_store(self) -> bool:
+        """Whether there is something given up that the store may not have back yet."""
+        return bool(self._given_up)
 
     def forget_outputs(self) -> None:
         """All outputs so far are of no use any more."""

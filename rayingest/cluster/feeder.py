@@ -11,8 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +20,19 @@ from rayingest.cluster.budget import uncount_loader
 from rayingest.cluster.executor import Executor
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.reader import BLOCK_OVERHEAD
+from rayingest.cluster.walk import Walk
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
-from rayingest.plan.planner import Picks
 from rayingest.plan.protocols import Batch, BufferPool
+from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
 
 _ROW_OVERHEAD = 64
 """Bytes that a raw block takes for a sample besides its fields: its key, its offset, where its fields begin."""
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
+_FREE_LOOK_SECONDS = 0.05
 _SILENCE_SECONDS = 30.0
 
 _log = logging.getLogger("rayingest")
@@ -50,7 +51,7 @@ class Feeder:
     """The batch source over Ray.
 
     `buffers` is where batches are put; `epochs` the epoch that it does not run on to. It closes the pool with itself
-    where it `owns_pool`.
+    where it `owns_pool`. `quarantine` is where samples go that the stream's work skips.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Feeder:
         *,
         epochs: int | None = None,
         owns_pool: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._stream, self._pool, self._buffers, self._limits, self._epochs = stream, pool, buffers, limits, epochs
-        self._owns_pool = owns_pool
+        self._owns_pool, self._quarantine = owns_pool, quarantine
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException]] = queue.SimpleQueue()
+        # The start it belongs to, the batch or what stands in its place, what is wrong with samples left out of it.
+        self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = queue.SimpleQueue()
         self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)))
         row_bytes = stream.work.pipeline.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
         sizes = stream.manifest.nbytes + _ROW_OVERHEAD * stream.manifest.samples + BLOCK_OVERHEAD
@@ -77,8 +80,8 @@ class Feeder:
         # Of the thread alone:
         self._serving = 0
         self._looked = 0.0
-        self._picks: deque[Picks] = deque()
-        self._first_pick = 0
+        self._walk = Walk(stream, 0, 0, 0, {})
+        self._broken: dict[int, DataError] = {}  # blocks that cannot be read, once that is known
         self._counts = {"samples": 0, "steps": 0, "peak_bytes": 0}
         self._thread = threading.Thread(target=self._run, name="rayingest-feeder", daemon=True)
         self._thread.start()
@@ -98,7 +101,7 @@ class Feeder:
             if self._error is not None:
                 raise self._error
             try:
-                generation, item = self._outbox.get(timeout=_LOOK_SECONDS)
+                generation, item, bad = self._outbox.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 waited += _LOOK_SECONDS
                 self._pool.check_started()
@@ -110,6 +113,8 @@ class Feeder:
             self._inbox.put(_Arrival("taken", generation))
             if isinstance(item, BaseException):
                 raise item
+            if self._quarantine is not None:
+                self._quarantine.admit(len(item.columns["__index__"]), bad)
             return item
 
     def ready(self) -> bool:
@@ -121,6 +126,7 @@ class Feeder:
             **self._counts,
             **vars(self._executor.timings),
             **dispatch.counts,
+            **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
             "blocks_reread": dispatch.residency.rereads,
             "bytes_in_flight": dispatch.held,
             "max_bytes": self._limits.max_bytes,
@@ -171,16 +177,17 @@ class Feeder:
                 self._fail(error)
         finally:
             self._executor.clear()
-            self._picks.clear()
 
     def _wait(self) -> list[ev.Event]:
         """All that happened since the last time, waiting for something; late tasks are looked for meanwhile."""
         arrivals = []
         with contextlib.suppress(queue.Empty):
-            arrivals.append(self._inbox.get(timeout=_LOOK_SECONDS))
+            wait = _FREE_LOOK_SECONDS if self._executor.waits_for_store else _LOOK_SECONDS
+            arrivals.append(self._inbox.get(timeout=wait))
         while not self._inbox.empty():
             arrivals.append(self._inbox.get())
         happened = [event for arrival in arrivals for event in self._events(arrival)]
+        happened += self._executor.freed()
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
@@ -206,56 +213,43 @@ class Feeder:
 
     def _restart(self, generation: int, epoch: int, step: int) -> list[ev.Event]:
         self._serving = generation
-        self._picks.clear()
-        self._first_pick = 0
         self._executor.forget_outputs()
         epochs = None if self._epochs is None or epoch >= self._epochs else self._epochs
-
-        def steps() -> Iterator[ev.StepWork]:
-            for picks in self._stream.steps(epoch, step, epochs):
-                self._picks.append(picks)
-                yield self._stream.step_work(picks, (epoch, step))
-
-        return [ev.Start(steps())]
-
-    def _picks_of(self, step: int) -> Picks:
-        return self._picks[step - self._first_pick]
+        self._walk = Walk(self._stream, epoch, step, epochs, self._broken)
+        return [self._walk.start()]
 
     def _obey(self, command: ev.Command) -> None:
         match command:
             case ev.Read():
                 self._executor.read(command)
             case ev.Decode():
-                self._executor.decode(command, self._picks_of)
+                self._executor.decode(command, self._walk.picks)
             case ev.Drop(blocks):
                 self._executor.drop(blocks)
+            case ev.GiveUp(nbytes):
+                self._executor.give_up(nbytes)
             case ev.Deliver():
                 self._deliver(command)
             case ev.Fail(reason, blocks, error):
                 self._fail(self._explained(reason, blocks, error))
 
     def _deliver(self, command: ev.Deliver) -> None:
-        picks = self._picks.popleft()
-        self._first_pick += 1
+        filled = self._walk.take()
         parts = [(output.rows, self._executor.take(output)) for output in command.outputs]
         if command.error is not None:
-            self._outbox.put((self._serving, self._named(command.error, picks, command.row)))
+            error = command.error
+            if isinstance(error, DataError) and error.shard is None:
+                error = self._stream.named(error, filled.own, command.row)
+            self._outbox.put((self._serving, error, ()))
             return
-        batch = assemble_batch(self._stream, picks, parts, self._buffers)
-        self._counts["samples"] += picks.rows
+        batch = assemble_batch(self._stream, filled.picks, parts, self._buffers)
+        self._counts["samples"] += filled.own.rows
         self._counts["steps"] += 1
-        self._outbox.put((self._serving, batch))
-
-    def _named(self, error: BaseException, picks: Picks, row: int) -> BaseException:
-        """An error that does not know its sample, with the sample of this row."""
-        if not isinstance(error, DataError) or error.shard is not None:
-            return error
-        shard, offset = self._stream.place(int(picks.block[row]))
-        return DataError(error.reason, shard=shard, offset=offset, sample=int(picks.ordinal[row]))
+        self._outbox.put((self._serving, batch, self._stream.bad(filled)))
 
     def _fail(self, error: BaseException) -> None:
         self._error = error
-        self._outbox.put((self._generation, error))
+        self._outbox.put((self._generation, error, ()))
 
     def _explained(self, reason: str, blocks: tuple[int, ...], error: BaseException | None) -> BaseException:
         """The error for the user: what could not be done, on which shard, and why at last."""

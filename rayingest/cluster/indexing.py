@@ -77,10 +77,10 @@ class _Indexer:
 
 def index_on_cluster(cache: IndexCache, rank: int, progress: Callable[[int, int], None]) -> Manifest:
     """The manifest, kept or made by the cluster. Raises what indexing raised."""
-    kept = cache.load()
-    if kept is not None:
-        return kept
     for attempt in range(1, _TRIES + 1):
+        kept = cache.load()  # again after a failure: whoever ended may have had it made
+        if kept is not None:
+            return kept
         try:
             return _ask(cache, rank, progress)
         except RayActorError as error:  # its owner, another rank, may have ended

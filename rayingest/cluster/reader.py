@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
+from rayingest.errors import IngestError
 from rayingest.stream import Spans, Work
 
 THREADS = 8
@@ -22,11 +23,16 @@ BLOCK_OVERHEAD = 2048
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a read took: bytes of each block in the store, seconds, and failures of storage that were tried again."""
+    """What a read took: bytes of each block in the store, seconds, and failures of storage that were tried again.
+
+    Or the `error` for which there are no blocks: told so, and not raised, as Ray logs each error of a block not asked
+    for, which none of them is.
+    """
 
     nbytes: tuple[int, ...]
     seconds: float
     retries: int
+    error: IngestError | None = None
 
 
 class Reader:
@@ -51,12 +57,18 @@ class Reader:
         self._retries_told.pop(key, None)
 
     def read(self, key: str, spans: Spans) -> list[Any]:
-        """[Fetched, *blocks]; what happened to reads that failed is told with a later one."""
+        """[Fetched, *blocks], with None for each block where there is an error."""
         begun = time.perf_counter()
         work = self._work[key]
-        tables: list[pa.Table] = work.read(spans)
+        failed: IngestError | None = None
+        tables: list[pa.Table] = []
+        try:
+            tables = work.read(spans)
+        except IngestError as error:
+            failed = error
         with self._lock:
             retries = work.storage.retries
             told, self._retries_told[key] = self._retries_told.get(key, 0), retries
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
-        return [Fetched(nbytes, time.perf_counter() - begun, retries - told), *tables]
+        fetched = Fetched(nbytes, time.perf_counter() - begun, retries - told, failed)
+        return [fetched, *(tables or [None] * sum(len(blocks) for _, _, blocks in spans))]

@@ -166,6 +166,8 @@ def _options(section: Any, mistakes: Mistakes) -> dict[str, Any]:
     functions = {key: resolve(spec, AFTER_COPY, (*loc, key), mistakes) for key, spec in (specs or {}).items()}
     options = check_section(LoaderOptions, section, ("loader",), mistakes)
     given = {} if options is None else options.given()
+    if given.get("quarantine"):
+        given["quarantine"] = os.path.join(os.getcwd(), os.path.expanduser(given["quarantine"]))  # noqa: PTH109, PTH111
     return {**given, "after_copy": functions} if functions else given
 
 

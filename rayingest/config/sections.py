@@ -80,6 +80,9 @@ class LoaderOptions(Section):
     uneven: bool = False
     after_copy: dict[str, Any] | None = None
     start_timeout: Annotated[float, Field(gt=0)] = 60.0
+    on_error: Literal["raise", "skip"] = "raise"
+    max_errors: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)] | None = None
+    quarantine: str | None = None
 
 
 AnySection = TypeVar("AnySection", bound=Section)

@@ -95,7 +95,7 @@ class Backlog:
         return None
 
     def replace(self, piece: Piece, parts: list[Piece]) -> None:
-        """Put waiting pieces of the same rows in a piece's place; it is needed no more."""
+        """Put pieces of the same rows in a piece's place; it is needed no more."""
         piece.gone = True
         step = self._pieces[piece.step - self.due]
         at = step.index(piece)

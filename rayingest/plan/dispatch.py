@@ -12,8 +12,6 @@ it everything else: that is why nothing here can wait for itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from rayingest.plan import events as ev
@@ -55,10 +53,7 @@ class Dispatch(Outcomes):
             if backlog.walked > backlog.due + self._decode_ahead() and self.residency.next_wanted() is not None:
                 break
             for piece, until in backlog.walk():
-                error = self.residency.need(piece, until)
-                if error is not None:
-                    piece.state, piece.error = PieceState.DONE, error
-                backlog.offer(piece)
+                self._wait(piece, until)
         self._drop_useless(self.residency.expired(backlog.walked))
 
     def _deliver(self) -> bool:
@@ -67,9 +62,11 @@ class Dispatch(Outcomes):
         if pieces is None:
             return False
         self.room -= 1
-        self.output_bytes -= sum(piece.nbytes for piece in pieces)
+        for piece in pieces:
+            self.output_bytes -= piece.nbytes
+            self._give_up(piece.nbytes)
         outputs = tuple(ev.Output(piece.task, piece.index, piece.rows) for piece in pieces if piece.error is None)
-        broken = next((piece for piece in pieces if piece.error is not None), None)
+        broken = min((piece for piece in pieces if piece.error is not None), default=None)
         if broken is None:
             self._commands.append(ev.Deliver(pieces[0].step, outputs))
         else:
@@ -151,11 +148,11 @@ class Dispatch(Outcomes):
         """Whether it is near enough, and its output leaves room for the step due and for a block beside that."""
         if piece.step == self.backlog.due:
             over = self.held + self.pace.output_bytes(len(piece.rows)) - self.limits.max_bytes
-            return self._free(over, piece.key) or not self.workforce.tasks
+            return self._free(over, piece.key) or not (self.workforce.tasks or self.lingering)
         if piece.step > self.backlog.due + self._decode_ahead():
             return False
         later, kept = self._outputs()
-        later += self.pace.output_bytes(len(piece.rows))
+        later += self.pace.output_bytes(len(piece.rows)) + self.lingering
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
 
     def _decode_ahead(self) -> int:
@@ -199,35 +196,42 @@ class Dispatch(Outcomes):
     def _over_budget(self, block: Block) -> int:
         """Bytes by which reading this block now would exceed the budget, the due step's room kept."""
         later, kept = self._outputs()
-        return self.residency.held + self.residency.size(block.number) + later + kept - self.limits.max_bytes
+        held = self.residency.held + self.lingering + self.residency.size(block.number)
+        return held + later + kept - self.limits.max_bytes
 
     def _make_room(self, block: Block) -> bool:
         """Whether the block may be read now; gives up blocks that are needed later where that makes the room."""
         return self._free(self._over_budget(block), block.next_use)
 
     def _free(self, need: int, key: Key) -> bool:
-        """Give up blocks needed later than `key` for so many bytes, if there are enough; returns whether there are."""
-        chosen = []
-        victims = iter(self.residency.victims(key) if need > 0 else [])
-        while need > 0 and (victim := next(victims, None)) is not None:
-            chosen.append(victim)
-            need -= victim.nbytes
-        if need <= 0:
-            self._evict(chosen)
-        return need <= 0
+        """Whether so many bytes are free now; if not, blocks needed later than `key` are given up for them.
 
-    def _evict(self, blocks: Iterable[Block]) -> None:
-        numbers = tuple(block.number for block in blocks)
-        for number in numbers:
+        They are free once the store has them back. Nothing is given up unless it makes up the need.
+        """
+        if need <= 0:
+            return True
+        missing = need - self.lingering
+        chosen: dict[int, int] = {}
+        victims = iter(self.residency.victims(key) if missing > 0 else [])
+        while missing > 0 and (victim := next(victims, None)) is not None:
+            chosen[victim.number] = victim.nbytes
+            missing -= victim.nbytes
+        if missing > 0 or not chosen:
+            return False
+        before = self.held
+        self._evict(chosen)
+        return before - self.held >= need
+
+    def _evict(self, sizes: dict[int, int]) -> None:
+        for number in sizes:
             self.residency.vanish(self.residency.blocks[number])
-        if numbers:
-            self.counts["blocks_dropped"] += len(numbers)
-            self._commands.append(ev.Drop(numbers))
+        self.counts["blocks_dropped"] += len(sizes)
+        self._drop(sizes)
 
     def _unblock(self) -> None:
         """Where the step due needs more blocks than fit, decode what is there, give that up, and go on."""
         block = self.residency.next_wanted()
-        if block is None or block.next_use[0] != self.backlog.due or self._over_budget(block) <= 0:
+        if block is None or block.next_use[0] != self.backlog.due or self._over_budget(block) <= self.lingering:
             return
         piece = block.uses[block.next_use]
         here = [number for number in piece.blocks if self.residency.blocks[number].state is BlockState.RESIDENT]
@@ -235,12 +239,12 @@ class Dispatch(Outcomes):
             now = np.isin(piece.row_blocks, here)
             self._part(piece, [piece.part(now, piece.deaths), piece.part(~now, piece.deaths)])
             self._decode()
-        elif not self.workforce.tasks:
+        elif not (self.workforce.tasks or self.lingering):
             self._force(block)
 
     def _force(self, block: Block) -> None:
         """Nothing is under way and nothing fits: read all the same where estimates are to blame, else fail."""
-        self._evict(self.residency.victims(block.next_use))
+        self._evict({victim.number: victim.nbytes for victim in self.residency.victims(block.next_use)})
         size, chunk = self.residency.size(block.number), self.pace.output_bytes(self.backlog.longest)
         if self.pace.measured and self.residency.measured and size + chunk > self.limits.max_bytes:
             reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"

@@ -6,11 +6,19 @@ by dispatch, no number twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
+from rayingest.errors import DataError
+
+StandIn = Callable[[int, int, DataError, bool], tuple[int, int] | DataError]
+"""(step, row, error, unreadable): the sample that this row has now is bad, or, where `unreadable`, its block.
+
+Gives the block of the sample that takes its place, and its `until` as in `StepWork`; or the error where none is left.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,9 +47,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Start:
-    """Make these steps, in order; whatever was under way before is of no use any more."""
+    """Make these steps, in order; whatever was under way before is of no use any more.
+
+    Bad samples are replaced as `stand_in` says; without it, their errors stand in their steps' places.
+    """
 
     steps: Iterator[StepWork]
+    stand_in: StandIn | None = None
 
 
 @dataclass(frozen=True)
@@ -80,10 +92,14 @@ class ReadFailed:
 
 @dataclass(frozen=True)
 class PartDone:
-    """One part of a decode: bytes in the store, or the error that stands in its place."""
+    """One part of a decode: bytes in the store, or the error that stands in its place.
+
+    Rows whose samples are `bad` are not in it: their places in the part, ascending, and what is wrong with each.
+    """
 
     nbytes: int
     error: BaseException | None = None
+    bad: tuple[tuple[int, DataError], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,13 @@ class BlocksLost:
 
 
 @dataclass(frozen=True)
+class Freed:
+    """The store has so many bytes back that had been given up."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Overdue:
     """A task takes much longer than its like. May be told again and again."""
 
@@ -123,7 +146,17 @@ class Taken:
 
 
 Event = (
-    Start | WorkerJoined | WorkerLost | ReadDone | ReadFailed | DecodeDone | DecodeFailed | BlocksLost | Overdue | Taken
+    Start
+    | WorkerJoined
+    | WorkerLost
+    | ReadDone
+    | ReadFailed
+    | DecodeDone
+    | DecodeFailed
+    | BlocksLost
+    | Freed
+    | Overdue
+    | Taken
 )
 
 # Commands
@@ -153,6 +186,13 @@ class Drop:
     """Give up these blocks."""
 
     blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """So many bytes are given up by the other commands; the store frees them in its own time: tell when it has."""
+
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -191,4 +231,4 @@ class Fail:
     error: BaseException | None = None
 
 
-Command = Read | Decode | Drop | Discard | Deliver | Fail
+Command = Read | Decode | Drop | GiveUp | Discard | Deliver | Fail

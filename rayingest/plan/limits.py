@@ -13,7 +13,7 @@ class Limits:
     steps from the one due on that may be decoded (more where that is too few to keep the decoders busy). `room`:
     batches that the consumer takes in advance. A decode should take `task_seconds`; `whole_steps` keeps steps in one
     piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. Nothing is tried more
-    than `max_tries` times.
+    than `max_tries` times. Objects under `inline_bytes` do not lie in the store, and are gone as soon as given up.
     """
 
     max_bytes: int = 1 << 62
@@ -26,3 +26,4 @@ class Limits:
     read_blocks: int = 16
     read_bytes: int = 4 << 20
     max_tries: int = 4
+    inline_bytes: int = 100 << 10

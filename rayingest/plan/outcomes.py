@@ -1,12 +1,14 @@
 """Outcomes: what happened, taken into dispatch's state. The half of the machine that decides nothing but what is lost.
 
 Owns how pieces and blocks move on when tasks end, fail, are lost or late; the other half, `dispatch`, gives orders. Of
-several tasks that make the same thing the first to answer wins, and what the others bring is discarded.
+several tasks that make the same thing the first to answer wins, and what the others bring is discarded. Rows whose
+samples are bad leave their piece; a new one waits for the blocks of the samples that stand in for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
 
 import numpy as np
 
@@ -26,7 +28,8 @@ _DEATHS_TO_BLAME = 4
 class Outcomes:
     """One stream's state. `sizes`: int64, expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
 
-    `output_bytes` is the sum of what decodes under way are charged with and of the outputs that are done.
+    `output_bytes` is the sum of what decodes under way are charged with and of the outputs that are done; `lingering`
+    what was given up and is not free yet.
     """
 
     def __init__(self, sizes: np.ndarray, limits: Limits, row_bytes: float = 1.0) -> None:
@@ -36,15 +39,17 @@ class Outcomes:
         self.pace = Pace(row_bytes, limits.task_seconds, limits.first_task_rows)
         self.backlog = Backlog(iter(()), self.pace, limits.whole_steps)
         self.output_bytes = 0
+        self.lingering = 0
         self.room = limits.room
         self.failed = False
+        self._stand_in: ev.StandIn | None = None
         self.counts = dict.fromkeys(_COUNTED, 0)
         self._commands: list[ev.Command] = []
 
     @property
     def held(self) -> int:
         """Bytes charged now."""
-        return self.residency.held + self.output_bytes
+        return self.residency.held + self.output_bytes + self.lingering
 
     def take_in(self, event: ev.Event) -> None:
         """Change the state by what happened."""
@@ -57,6 +62,8 @@ class Outcomes:
                 self.workforce.join(name, role, slots)
             case ev.WorkerLost(name, by_itself):
                 self._lose_worker(name, by_itself)
+            case ev.Freed(nbytes):
+                self.lingering -= nbytes
             case ev.BlocksLost(numbers):
                 self._lose_blocks(numbers)
             case ev.ReadDone() | ev.ReadFailed() | ev.DecodeDone() | ev.DecodeFailed():
@@ -78,9 +85,12 @@ class Outcomes:
     def _start(self, event: ev.Start) -> None:
         self.residency.restart(self.limits.ahead)
         self.backlog.abandon()
-        self.output_bytes = sum(sum(task.charges) for task in self.workforce.tasks.values() if task.pieces)
+        under_way = sum(sum(task.charges) for task in self.workforce.tasks.values() if task.pieces)
+        self._give_up(self.output_bytes - under_way)
+        self.output_bytes = under_way
         self.backlog = Backlog(event.steps, self.pace, self.limits.whole_steps)
         self.room = self.limits.room
+        self._stand_in = event.stand_in
 
     def _lose_worker(self, name: str, by_itself: bool) -> None:
         self.counts["workers_lost"] += name in self.workforce.workers
@@ -105,12 +115,57 @@ class Outcomes:
                 if piece.state is PieceState.DECODING and not piece.gone and not lost.isdisjoint(piece.blocks):
                     self._wait(piece)
 
-    def _wait(self, piece: Piece) -> bool:
-        """The piece waits for its blocks, or is done with where one of them cannot be had; returns whether it waits."""
-        piece.error = self.residency.wait(piece)
-        piece.state = PieceState.WAITING if piece.error is None else PieceState.DONE
-        self.backlog.offer(piece)
-        return piece.error is None
+    def _wait(self, piece: Piece, until: Iterable[int] | None = None) -> bool:
+        """The piece waits for its blocks; returns whether it does. `until` is given for a new one (`Residency.need`).
+
+        Where one of them cannot be had, the piece is done with, or stand-ins take the places of the rows in it.
+        """
+        error = self.residency.wait(piece) if until is None else self.residency.need(piece, until)
+        if error is None:
+            piece.state = PieceState.WAITING
+            self.backlog.offer(piece)
+        elif self._replaceable(error):
+            broken = {number for number in piece.blocks if self.residency.blocks[number].error is error}
+            bad = {place: error for place, number in enumerate(piece.row_blocks.tolist()) if number in broken}
+            rest = self._fill(piece, bad, unreadable=True)
+            if rest is not None:
+                self._wait(rest)
+        else:
+            piece.state, piece.error = PieceState.DONE, error
+        return error is None
+
+    def _replaceable(self, error: BaseException) -> TypeGuard[DataError]:
+        """Whether another sample may take the place of one that is lost by this error."""
+        return self._stand_in is not None and isinstance(error, DataError) and not error.transient
+
+    def _fill(self, piece: Piece, bad: Mapping[int, DataError], unreadable: bool = False) -> Piece | None:
+        """Let stand-ins take the places of the piece's bad rows, given by place in it; it waits for nothing.
+
+        Returns a piece of the other rows, which is in the backlog in its place, None where there are none.
+        """
+        assert self._stand_in is not None
+        kept = np.ones(len(piece.rows), bool)
+        kept[list(bad)] = False
+        rest = piece.part(kept, piece.deaths) if kept.any() else None
+        parts = [] if rest is None else [rest]
+        found: dict[int, tuple[int, int]] = {}
+        for place, error in bad.items():
+            row = int(piece.rows[place])
+            stand_in = self._stand_in(piece.step, row, error, unreadable)
+            if isinstance(stand_in, DataError):
+                parts.append(Piece(piece.step, np.array([row]), np.zeros(0, np.int64), PieceState.DONE, error=stand_in))
+            else:
+                found[row] = stand_in
+        if not found:
+            self.backlog.replace(piece, parts)
+            return rest
+        filled = Piece(piece.step, np.array([*found]), np.array([block for block, _ in found.values()]))
+        self.backlog.replace(piece, [*parts, filled])
+        last: dict[int, int] = {}
+        for block, until in found.values():
+            last[block] = max(until, last.get(block, 0))
+        self._wait(filled, [last[block] for block in filled.blocks])
+        return rest
 
     def _end_read(self, task: Task, nbytes: tuple[int, ...]) -> None:
         late = []
@@ -118,6 +173,7 @@ class Outcomes:
             block = self.residency.end_read(number, charge)
             if block is None:
                 late.append(number)
+                self._give_up(size)
                 continue
             for piece in self.residency.arrive(block, size):
                 self.backlog.offer(piece)
@@ -130,7 +186,7 @@ class Outcomes:
         awaited = [block for block in ended if block is not None]
         if final and len(task.blocks) == 1:
             for piece in [piece for block in awaited for piece in self.residency.break_off(block, error)]:
-                piece.state, piece.error = PieceState.DONE, error
+                self._wait(piece)
         else:
             for block in awaited:
                 block.tries += 1
@@ -143,17 +199,22 @@ class Outcomes:
     def _end_decode(self, task: Task, parts: tuple[ev.PartDone, ...], seconds: float) -> None:
         late = []
         for index, (piece, charge, part) in enumerate(zip(task.pieces, task.charges, parts, strict=True)):
-            if part.error is None:
-                self.pace.see_output(len(piece.rows), part.nbytes)
+            good = len(piece.rows) - len(part.bad)
+            if good and part.error is None:
+                self.pace.see_output(good, part.nbytes)
             self._end_attempt(piece, charge)
-            if piece.gone or piece.state is PieceState.DONE:
+            made: Piece | None = None
+            if not piece.gone and piece.state is not PieceState.DONE:
+                if piece.state is PieceState.WAITING:
+                    self.residency.stop_waiting(piece)
+                made = self._fill(piece, dict(part.bad)) if part.bad else piece
+            if made is None:
                 late.append(index)
+                self._give_up(part.nbytes)
                 continue
-            if piece.state is PieceState.WAITING:
-                self.residency.stop_waiting(piece)
-            piece.state, piece.task, piece.index, piece.error = PieceState.DONE, task.number, index, part.error
-            piece.nbytes = part.nbytes
-            self.output_bytes += piece.nbytes
+            made.state, made.task, made.index, made.error = PieceState.DONE, task.number, index, part.error
+            made.nbytes = part.nbytes
+            self.output_bytes += made.nbytes
         self._discard(task, late)
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
         self.pace.see_task(sum(len(piece.rows) for piece in task.pieces), seconds)
@@ -186,8 +247,11 @@ class Outcomes:
             self._part(piece, [piece.part(half, deaths=piece.deaths - 1) for half in (first, ~first)])
         elif piece.deaths >= _DEATHS_TO_BLAME:
             self.residency.stop_waiting(piece)
-            piece.state = PieceState.DONE
-            piece.error = DataError(f"decoding this sample ended its worker, {piece.deaths} times")
+            error = DataError(f"decoding this sample ended its worker, {piece.deaths} times")
+            if self._replaceable(error):
+                self._fill(piece, {0: error})
+            else:
+                piece.state, piece.error = PieceState.DONE, error
 
     def _part(self, piece: Piece, parts: list[Piece]) -> None:
         """Put parts in the place of a waiting piece."""
@@ -210,6 +274,18 @@ class Outcomes:
             self._commands.append(ev.Fail(reason, blocks, error))
 
     def _drop_useless(self, numbers: Iterable[int]) -> None:
-        gone = tuple(number for number in dict.fromkeys(numbers) if self.residency.forget(number, self.backlog.walked))
-        if gone:
-            self._commands.append(ev.Drop(gone))
+        sizes = {number: self.residency.forget(number, self.backlog.walked) for number in dict.fromkeys(numbers)}
+        self._drop({number: size for number, size in sizes.items() if size})
+
+    def _drop(self, sizes: Mapping[int, int]) -> None:
+        """Give up blocks of these sizes."""
+        if sizes:
+            self._commands.append(ev.Drop(tuple(sizes)))
+            for size in sizes.values():
+                self._give_up(size)
+
+    def _give_up(self, nbytes: int) -> None:
+        """An object is given up; it is charged until the store has its bytes back."""
+        if nbytes >= self.limits.inline_bytes:
+            self.lingering += nbytes
+            self._commands.append(ev.GiveUp(nbytes))

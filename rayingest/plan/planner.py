@@ -27,7 +27,9 @@ class Picks:
 
     `rows` is the number of rows of the batch. Where a rank has none (a short last batch), the arrays still name one
     sample, whose fields give the empty batch its columns. `until` is the first step of the epoch at which nothing of
-    the sample's window is left to take.
+    the sample's window is left to take. `place` is where the sample is in the epoch's sequence, `window_begin` and
+    `window_end` what its window takes there before it is permuted: with a part of its neighbour where it is one of a
+    lane's ends and shorter than a window is, and everything in file order.
     """
 
     epoch: int
@@ -38,6 +40,9 @@ class Picks:
     ordinal: np.ndarray
     valid: np.ndarray
     until: np.ndarray
+    place: np.ndarray
+    window_begin: np.ndarray
+    window_end: np.ndarray
 
 
 class Planner:
@@ -65,20 +70,29 @@ class Planner:
         if not rows:
             mine = Share(np.zeros(1, np.int64), np.full(1, step * self.order.lane_batch), np.ones(1, bool))
             mine = Share(mine.lane, np.minimum(mine.position, self.order.lane_samples[0] - 1), mine.valid)
-        place, until = self._places(epoch, mine)
-        sequence = self._sequence(epoch)
-        block, row = sequence.locate(place)
+        place, until, *window = self._places(epoch, mine)
+        block, row, ordinal = self.locate(epoch, place)
         if self.order.seed is None:
-            last_place = place - row + self.manifest.samples[block] - 1
-            # A row of padding may repeat a block that is past.
-            until = np.clip(last_place // self.order.batch + 1, step + 1, self.steps_per_epoch)
-        return Picks(epoch, step, rows, block, row, self.manifest.first_ordinal[block] + row, mine.valid, until)
+            until = self.last_use(block, step)
+        return Picks(epoch, step, rows, block, row, ordinal, mine.valid, until, place, *window)
 
-    def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, np.ndarray]:
-        """Places in the epoch's sequence, after each window's permutation, and each window's `until`."""
+    def locate(self, epoch: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Block, row in the block and ordinal of the samples at these places of an epoch's sequence; int64 each."""
+        block, row = self._sequence(epoch).locate(places)
+        return block, row, self.manifest.first_ordinal[block] + row
+
+    def last_use(self, block: np.ndarray, step: int) -> np.ndarray:
+        """In file order, the first step behind `step` at which nothing of these blocks is left to take."""
+        last_place = self.manifest.first_ordinal[block] + self.manifest.samples[block] - 1
+        # A row of padding may repeat a block that is past.
+        return np.clip(last_place // self.order.batch + 1, step + 1, self.steps_per_epoch)
+
+    def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, ...]:
+        """Places in the epoch's sequence, after each window's permutation, and each window's `until`, begin and end."""
         order = self.order
         if order.seed is None:
-            return mine.position, mine.position
+            zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(mine)))
+            return mine.position, mine.position, zero, end
         starts = np.flatnonzero(np.r_[True, mine.lane[1:] != mine.lane[:-1]])
         lane = mine.lane[starts]
         lowest = np.minimum.reduceat(mine.position, starts)
@@ -86,9 +100,14 @@ class Planner:
         counts = np.diff(np.r_[starts, len(mine)])
         offset = mine.position - np.repeat(begin, counts)
         mixed = self._mix(epoch, lane, number, end - begin, offset, starts, counts)
-        place = np.repeat(order.lane_begin[lane] + begin, counts) + mixed
-        until = np.where(end >= order.lane_samples[lane], order.steps, -(-end // order.lane_batch))
-        return place, np.repeat(until, counts)
+        samples, lane_begin = order.lane_samples[lane], order.lane_begin[lane]
+        until = np.where(end >= samples, order.steps, -(-end // order.lane_batch))
+        place = np.repeat(lane_begin + begin, counts) + mixed
+        whole = order.window_steps * order.lane_batch
+        begin = np.maximum(0, np.minimum(begin, end - whole))
+        end = np.minimum(samples, np.maximum(end, begin + whole))
+        until, begin, end = np.repeat((until, lane_begin + begin, lane_begin + end), counts, axis=1)
+        return place, until, begin, end
 
     def _mix(
         self,

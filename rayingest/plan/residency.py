@@ -210,14 +210,14 @@ class Residency:
                 numbers.append(number)
         return numbers
 
-    def forget(self, number: int, walked: int) -> bool:
-        """Forget the block if nothing will need it any more; returns whether it was in the store until now."""
+    def forget(self, number: int, walked: int) -> int:
+        """Forget the block if nothing will need it any more; returns its bytes if it was in the store until now."""
         block = self.blocks.get(number)
         if block is None or block.uses or block.pins or block.until > walked or block.readers:
-            return False
+            return 0
         del self.blocks[number]
         self.held -= block.nbytes
-        return block.state is BlockState.RESIDENT
+        return block.nbytes
 
     def restart(self, until: int) -> None:
         """No piece waits any more. Blocks in the store or on their way stay until the new walk has come to `until`."""

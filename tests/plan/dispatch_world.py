@@ -6,11 +6,12 @@ Every invariant that dispatch states is checked again after every event.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
 from rayingest.plan.pieces import NEVER, PieceState
@@ -35,18 +36,24 @@ def windowed_steps(
 
 @dataclass
 class World:
-    """`row_bytes` is what a decoded row takes in truth, `block_error` the blocks that can never be read."""
+    """`row_bytes` is what a decoded row takes in truth, `block_errors` the blocks that can never be read.
+
+    `bad` tells of a part that is about to be decoded which of its places hold bad samples, in ascending order.
+    """
 
     dispatch: Dispatch
     sizes: np.ndarray
     row_bytes: int
     rng: random.Random
     block_errors: frozenset[int] = frozenset()
+    bad: Callable[[ev.Part], Sequence[int]] = lambda part: ()
     store: set[int] = field(default_factory=set)
     reading: dict[int, ev.Read] = field(default_factory=dict)
     decoding: dict[int, ev.Decode] = field(default_factory=dict)
+    spoiled: dict[int, list[Sequence[int]]] = field(default_factory=dict)
     outputs: dict[tuple[int, int], ev.Part] = field(default_factory=dict)
     arrived: list[int] = field(default_factory=list)
+    given_up: list[int] = field(default_factory=list)
     vanished: set[int] = field(default_factory=set)
     hung: set[int] = field(default_factory=set)
     delivered: list[tuple[int, list[int]]] = field(default_factory=list)
@@ -84,6 +91,7 @@ class World:
                 assert set(blocks) <= self.store, "decode of blocks that are not there"
                 assert all(len(part.rows) for part in parts)
                 self.decoding[task] = command
+                self.spoiled[task] = [self.bad(part) for part in parts]
             case ev.Drop(blocks):
                 assert set(blocks) <= self.store, "gave up what was not there"
                 in_use = {number for decode in self.decoding.values() for number in decode.blocks}
@@ -102,6 +110,8 @@ class World:
                         del self.outputs[key]
                 self.delivered.append((step, sorted(rows)))
                 self.untaken += 1
+            case ev.GiveUp(nbytes):
+                self.given_up.append(nbytes)
             case ev.Fail():
                 self.failed = command
 
@@ -139,7 +149,7 @@ class World:
         command = self.reading.pop(task)
         broken = set(command.blocks) & self.block_errors
         if broken or fails:
-            self.tell(ev.ReadFailed(task, ValueError(f"broken {sorted(broken)}"), final=bool(broken)))
+            self.tell(ev.ReadFailed(task, DataError(f"broken {sorted(broken)}"), final=bool(broken)))
             return
         self.arrived = list(command.blocks)
         commands = self.dispatch.handle(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in command.blocks)))
@@ -158,27 +168,31 @@ class World:
         if fails or task in self.hung:
             self.tell(ev.DecodeFailed(task, OSError("failed")))
             return
-        self.outputs |= {(task, index): part for index, part in enumerate(command.parts)}
-        parts = tuple(ev.PartDone(len(part.rows) * self.row_bytes) for part in command.parts)
-        self.tell(ev.DecodeDone(task, parts, seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
+        parts = []
+        for index, (part, bad) in enumerate(zip(command.parts, self.spoiled.pop(task), strict=True)):
+            good = np.delete(part.rows, list(bad))
+            self.outputs[task, index] = ev.Part(part.step, good)
+            errors = tuple((place, DataError(f"bad sample at {part.step}, {part.rows[place]}")) for place in bad)
+            parts.append(ev.PartDone(len(good) * self.row_bytes, bad=errors))
+        self.tell(ev.DecodeDone(task, tuple(parts), seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
 
     def take(self) -> None:
         """The consumer takes a batch."""
         self.untaken -= 1
         self.tell(ev.Taken())
 
-    def start(self, steps: Iterator[ev.StepWork]) -> None:
+    def start(self, steps: Iterator[ev.StepWork], stand_in: ev.StandIn | None = None) -> None:
         """A new start: what was delivered and not taken is thrown away."""
         self.outputs.clear()
         self.delivered.clear()
         self.errors.clear()
         self.untaken = 0
-        self.tell(ev.Start(steps))
+        self.tell(ev.Start(steps, stand_in))
 
     def moves(self) -> list[tuple[str, int]]:
         """What can happen next by itself."""
         possible = [("read", task) for task in self.reading] + [("decode", task) for task in self.decoding]
-        return possible + ([("take", 0)] if self.untaken else [])
+        return possible + ([("take", 0)] if self.untaken else []) + ([("free", 0)] if self.given_up else [])
 
     def move(self, kind: str, task: int, fails: bool = False) -> None:
         """Let one of `moves` happen."""
@@ -189,6 +203,8 @@ class World:
                 self.end_decode(task, fails)
             case "take":
                 self.take()
+            case "free":
+                self.tell(ev.Freed(self.given_up.pop(0)))
 
     def run(self, fail_rate: float = 0.0, loss_rate: float = 0.0, limit: int = 20_000) -> None:
         """Let things happen in any order until nothing can."""
@@ -200,7 +216,7 @@ class World:
                 self.rng.choice([self.lose_worker, self.lose_blocks, self.be_late, self.be_late])()
                 continue
             kind, task = self.rng.choice(moves)
-            self.move(kind, task, fails=kind != "take" and self.rng.random() < fail_rate)
+            self.move(kind, task, fails=kind not in {"take", "free"} and self.rng.random() < fail_rate)
         raise AssertionError("it goes on for ever")
 
     def check(self) -> None:
@@ -236,6 +252,7 @@ class World:
             if piece.state is PieceState.WAITING:
                 assert piece.missing == len(set(piece.blocks) - resident)
                 assert piece.missing or piece in dispatch.backlog._ready
+        assert dispatch.lingering == sum(self.given_up)
         held = dispatch.held
         assert sum(int(self.sizes[number]) for number in self.store) <= residency.held
         self.peak = max(self.peak, held)

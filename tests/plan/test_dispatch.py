@@ -37,6 +37,7 @@ ANY: dict[str, Any] = {
     "room": st.integers(1, 3),
     "first_task_rows": st.sampled_from([1, 2, 4, 100]),
     "read_blocks": st.integers(1, 4),
+    "inline_bytes": st.sampled_from([0, 60, 1 << 30]),
 }
 
 
@@ -72,7 +73,7 @@ def test_failures_and_losses_change_nothing(seed, spare, **limits):
 def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spare):
     """What was under way stays charged until it ends, and is never delivered."""
     sizes, steps = plan(seed)
-    w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, ahead=6)
+    w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, ahead=6, inline_bytes=0)
     w.start(iter(steps))
     for _ in range(moves):
         possible = w.moves()

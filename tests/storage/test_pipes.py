@@ -127,6 +127,7 @@ def test_a_command_that_hangs_meets_the_deadline(wait_until: Callable[..., None]
         list(output(hanging, command))
     assert time.monotonic() - begun < 10
     assert caught.value.offset == len("begun\n")
+    assert caught.value.transient
     wait_until(lambda: not _is_running(int((tmp_path / "pid").read_text())))
     with pytest.raises(DataError, match="has not ended"):
         list(output(hanging, "pipe:exec >&-; sleep 100"))

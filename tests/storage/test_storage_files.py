@@ -79,6 +79,7 @@ def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
         Storage().read_range(url, len(DATA) - 5, len(DATA) + 1)
     assert caught.value.shard == url
     assert caught.value.offset == len(DATA) - 5
+    assert not caught.value.transient
     with pytest.raises(DataError, match=rf"changed since it was indexed: 7 bytes then, {len(DATA)} now"):
         Storage().read_ranges(url, [(0, 5)], 7)
 
@@ -87,8 +88,9 @@ def test_missing_file_is_an_error_at_once(url: str) -> None:
     """Nothing is gained by trying again."""
     storage = Storage(first_wait=60.0)
     for operation in (storage.size, storage.read_all, storage.open):
-        with pytest.raises(DataError, match="does not exist"):
+        with pytest.raises(DataError, match="does not exist") as caught:
             operation(url + ".not")
+        assert not caught.value.transient
 
 
 def test_transient_failures_are_tried_again(unsteady: type[Unsteady]) -> None:
@@ -109,6 +111,7 @@ def test_lasting_failures_end_in_an_error_without_credentials(unsteady: type[Uns
     assert "SECRET" not in str(caught.value) + repr(storage)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+    assert caught.value.transient
 
 
 def test_refused_access_is_a_config_error_at_once(unsteady: type[Unsteady]) -> None:
@@ -131,8 +134,9 @@ def test_options_that_the_library_cannot_work_with_are_config_errors(unsteady: t
 def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unsteady]) -> None:
     """Waiting is bounded even where the library would wait for ever."""
     unsteady.answer.clear()
-    with pytest.raises(DataError, match="no answer within"):
+    with pytest.raises(DataError, match="no answer within") as caught:
         Storage(first_wait=0.0, deadline=0.1).read_all("unsteady://x")
+    assert caught.value.transient
     assert unsteady.calls <= 3
 
 

@@ -1,0 +1,130 @@
+"""The quarantine: what is wrong with every sample that was skipped, in a file, counted, and how many may be.
+
+One for each loader. Notes what reached the training loop, not what was found ahead of it, so that the file and the
+counts depend on the stream alone. Decides nothing about which samples are bad or what takes their places.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.storage.redact import redact_text
+
+DEFAULT_MAX_ERRORS = 0.05
+_LEAST_ROWS = 1000
+"""A fraction is taken of at least so many rows, so that the first few bad samples do not end a run."""
+
+NOTHING_SKIPPED = {"samples_bad": 0, "stand_ins": 0}
+
+_log = logging.getLogger("rayingest")
+
+
+class Quarantine:
+    """The bad samples of one rank's loader.
+
+    Args:
+        folder: where the file is kept; None: the user's cache folder.
+        name: of the file, without its suffix; what is there already is kept, and added to.
+        max_errors: so many different samples may be bad (int), or such a part of the rows so far be stand-ins (float,
+            0 to 1; of at least 1,000 rows); None: 0.05.
+        options: whose values are not to be shown, as of `Storage`.
+
+    Raises:
+        ConfigError: a `max_errors` or a folder that cannot be.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None, name: str, max_errors: float | None, options: Mapping[str, Any]
+    ) -> None:
+        self.max_errors = check_max_errors(DEFAULT_MAX_ERRORS if max_errors is None else max_errors)
+        self._options = options
+        self.path = _made(folder) / f"{name}.jsonl"
+        self.counts = dict(NOTHING_SKIPPED)
+        self._rows = 0
+        self._known: set[int] = set()
+        self._over: DataError | None = None
+
+    def admit(self, rows: int, bad: Sequence[DataError]) -> None:
+        """A batch of so many rows reaches the loop, in which stand-ins have the places of these samples.
+
+        Raises DataError where there are too many of them, and for every batch after that.
+        """
+        self._rows += rows
+        new = [error for error in bad if error.sample not in self._known]
+        self._known.update(error.sample for error in new if error.sample is not None)
+        self.counts["samples_bad"] = len(self._known)
+        self.counts["stand_ins"] += len(bad)
+        if new:
+            self._note(new)
+        if bad and self._over is None and self._too_many():
+            self._over = self._overflow(bad[-1])
+        if self._over is not None:
+            raise self._over
+
+    def _too_many(self) -> bool:
+        if isinstance(self.max_errors, int):
+            return len(self._known) > self.max_errors
+        return self.counts["stand_ins"] > self.max_errors * max(self._rows, _LEAST_ROWS)
+
+    def _overflow(self, last: DataError) -> DataError:
+        found = f"{len(self._known)} bad samples, with stand-ins for {self.counts['stand_ins']} of {self._rows} rows,"
+        return DataError(
+            f"{found} are more than max_errors={self.max_errors} allows (all are listed in {self.path}); the last one: "
+            f"{last.reason}",
+            shard=last.shard,
+            offset=last.offset,
+            sample=last.sample,
+            key=last.key,
+        )
+
+    def _note(self, new: Sequence[DataError]) -> None:
+        if len(self._known) == len(new):
+            _log.warning("bad samples are skipped and listed in %s; the first: %s", self.path, self._shown(str(new[0])))
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(self._line(error)) + "\n" for error in new)
+
+    def _line(self, error: DataError) -> dict[str, Any]:
+        return {
+            "shard": self._shown(error.shard or ""),
+            "offset": error.offset,
+            "key": error.key,
+            "sample": error.sample,
+            "error": self._shown(error.reason),
+        }
+
+    def _shown(self, text: str) -> str:
+        return redact_text(text, self._options)
+
+
+def check_max_errors(value: float) -> float:
+    """The value; ConfigError for what is neither a count nor a part."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or value < 0 or (isinstance(value, float) and not 0 < value <= 1):
+        raise ConfigError(
+            f"max_errors={value!r}: how many samples may be bad, 0 or more, or which part of the rows, as in 0.01"
+        )
+    return value
+
+
+def _made(folder: str | os.PathLike[str] | None) -> Path:
+    if folder is None:
+        path = Path(platformdirs.user_cache_dir("rayingest")) / "quarantine"
+    elif isinstance(folder, (str, os.PathLike)) and "://" not in str(folder):
+        path = Path(folder).expanduser()
+    else:
+        raise ConfigError(f"quarantine={folder!r}: a folder of this machine's, in which each rank has a file")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"quarantine={str(path)!r}: the folder cannot be made: {error}") from error
+    if not os.access(path, os.W_OK):
+        raise ConfigError(f"quarantine={str(path)!r}: the folder cannot be written to")
+    return path

@@ -1,0 +1,287 @@
+"""Bad samples skipped: the same stand-ins over Ray as without it, whatever the ranks, the budget, and where resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rayingest as ri
+from rayingest.dataset import Dataset
+from rayingest.plan.manifest import Manifest
+from rayingest.plan.planner import Planner
+from tests.plan.skipping import expected_rows
+from tests.spoiled import (
+    DEADLY,
+    IN_UNREADABLE_BLOCKS,
+    NO_IMAGES,
+    REFUSED,
+    description,
+    die,
+    quarantined,
+    write_spoiled,
+)
+from tests.streams import Step, augment, joined, run, write_shards
+
+SKIP: dict[str, Any] = {"on_error": "skip", "max_errors": 1.0}
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """250 samples of which some are bad in every way."""
+    return write_spoiled(tmp_path_factory.mktemp("spoiled"))
+
+
+@pytest.fixture(scope="module")
+def data(spoiled: str) -> Dataset:
+    """Ten steps an epoch."""
+    return description(spoiled)
+
+
+@pytest.fixture(scope="module")
+def reference(data: Dataset) -> list[Step]:
+    """Two epochs of one rank without Ray."""
+    return run(data, epochs=2, **SKIP)[0]
+
+
+def manifest_of(data: Dataset) -> Manifest:
+    manifest = data.index_cache().load()
+    assert manifest is not None
+    return manifest
+
+
+def broken_blocks(manifest: Manifest) -> set[int]:
+    return set(np.searchsorted(manifest.first_ordinal, IN_UNREADABLE_BLOCKS, side="right") - 1)
+
+
+def bad_ordinals(manifest: Manifest) -> set[int]:
+    """All that have to be replaced, for whatever reason."""
+    firsts, counts = manifest.first_ordinal, manifest.samples
+    unreadable = {int(firsts[b]) + i for b in broken_blocks(manifest) for i in range(int(counts[b]))}
+    return NO_IMAGES | REFUSED | unreadable
+
+
+def test_the_reference_has_the_stand_ins_of_the_plan(data: Dataset) -> None:
+    """Every good sample in its own row, every bad one replaced by its first good candidate, and flagged."""
+    manifest = manifest_of(data)
+    planner = Planner(manifest, data.order(manifest))
+    with data.loader(workers=0, **SKIP) as loader:
+        assert len(loader) == 10
+        for step, batch in enumerate(loader):
+            seen = list(zip(batch["__index__"].tolist(), batch["__valid__"].tolist(), strict=True))
+            assert seen == expected_rows(planner, step, set(NO_IMAGES | REFUSED), broken_blocks(manifest))
+            assert batch["i"].tolist() == batch["__index__"].tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ray_gives_the_same_on_any_ranks_and_workers(
+    data: Dataset, reference: list[Step], pool: ri.Pool, world_size: int
+) -> None:
+    """Two epochs, ids, flags and decoded bytes."""
+    assert run(data, world_size, epochs=2, pool=pool, **SKIP)[0] == reference
+
+
+def test_every_step_can_be_resumed_with_the_same_stand_ins(
+    data: Dataset, reference: list[Step], pool_of_3: ri.Pool
+) -> None:
+    """From a state before every step, on other ranks, with Ray and without."""
+    with data.loader(workers=0, **SKIP) as loader:
+        states = [loader.state_dict(), *(loader.state_dict() for _ in loader)]
+    for step, state in enumerate(states):
+        options: dict[str, Any] = {"pool": pool_of_3} if step % 2 else {"workers": 0}
+        rest = run(data, 1 + step % 3, state=json.loads(json.dumps(state)), epochs=1, **options, **SKIP)[0]
+        assert rest == reference[step : 10 if step < 10 else 20]
+
+
+def test_a_tight_budget_changes_nothing(data: Dataset, reference: list[Step], pool_of_3: ri.Pool) -> None:
+    """The smallest that works, and it is kept to."""
+    budget = 1
+    while True:
+        try:
+            with data.loader(pool=pool_of_3, max_bytes=budget, **SKIP) as loader:
+                seen = [joined([batch]) for batch in loader]
+                stats = loader.stats()
+            break
+        except ri.ConfigError as error:
+            told = re.search(r"give it (\d+) or more", str(error))
+            assert told is not None
+            budget = int(told[1])
+    assert seen == reference[:10]
+    assert stats["peak_bytes"] <= budget
+
+
+def stack(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """A collate of the user's own, which sees whole batches only."""
+    return {"i": np.array([s["i"] for s in samples]), "name": [s["name"] for s in samples]}
+
+
+@pytest.mark.parametrize(
+    "options", [{"collate": stack}, {"partial": "pad", "batch": 28}, {"partial": "short", "batch": 62}]
+)
+def test_tails_and_a_collate_of_the_users_go_with_it(spoiled: str, pool_of_3: ri.Pool, options: dict[str, Any]) -> None:
+    """Padding repeats a bad sample's stand-in; ranks without a row have their empty batch."""
+    data = description(spoiled, **options)
+    expected = run(data, **SKIP)[0]
+    assert run(data, 2, pool=pool_of_3, **SKIP)[0] == expected
+
+
+def test_the_quarantine_lists_every_bad_sample_once(
+    data: Dataset, tmp_path: Path, pool_of_3: ri.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same with Ray and without, whatever the ranks; with shard, offset, key and reason; and it is said once."""
+    bad = bad_ordinals(manifest_of(data))
+    lists, counts = [], []
+    for name, world_size, options in [("local", 1, {"workers": 0}), ("ray", 2, {"pool": pool_of_3})]:
+        folder = tmp_path / name / "new"
+        loaders = [
+            data.loader(rank=rank, world_size=world_size, quarantine=folder, **options, **SKIP)
+            for rank in range(world_size)
+        ]
+        for _ in range(2):
+            for _ in zip(*loaders, strict=True):
+                pass
+        counts.append(sum(loader.stats()["samples_bad"] for loader in loaders))
+        assert all(loader.stats()["stand_ins"] >= loader.stats()["samples_bad"] for loader in loaders)
+        for loader in loaders:
+            loader.close()
+        lines = quarantined(folder)
+        assert len(list(folder.iterdir())) == world_size
+        assert len(lines) == counts[-1]
+        lists.append({line["sample"]: line for line in lines})
+    local, ray = lists
+    assert local == ray
+    assert set(local) == bad
+    assert counts[0] == len(bad)
+    assert local[5]["error"].startswith("decode of 'png'")
+    assert (local[9]["key"], local[9]["shard"].rpartition("/")[2]) == ("k000009", "s-0000.tar")
+    assert "RuntimeError: refused (in " in local[9]["error"]
+    assert "corrupt tar header" in local[70]["error"]
+    assert all(line["shard"] and line["offset"] is not None for line in local.values())
+    assert caplog.text.count("bad samples are skipped and listed in") == 3
+
+
+@pytest.mark.parametrize(("max_errors", "words"), [(20, "2. bad samples"), (0, "3 bad samples"), (0.01, "for 1. of")])
+def test_too_many_bad_samples_end_the_run_at_the_same_step(
+    data: Dataset, pool_of_3: ri.Pool, max_errors: float, words: str
+) -> None:
+    """By count and by part, with the figures and the last bad sample; and it stays ended."""
+    ends = []
+    for options in ({"workers": 0}, {"pool": pool_of_3}):
+        with data.loader(on_error="skip", max_errors=max_errors, **options) as loader:
+            with pytest.raises(ri.DataError, match=words) as caught:
+                list(loader)
+            assert caught.value.sample is not None
+            ends.append((loader.step, str(caught.value)))
+            loader.set_epoch(3)
+            with pytest.raises(ri.DataError, match=words):
+                list(loader)
+    assert ends[0] == ends[1]
+
+
+def test_a_sample_that_ends_its_worker_is_skipped(spoiled: str, tmp_path: Path, cluster: Any) -> None:
+    """It is found, replaced like any other, and listed; the stream is the one where it only raises."""
+    data = description(spoiled, fn=die)
+    expected = run(data, **SKIP)[0]
+    with data.loader(workers=2, quarantine=tmp_path, **SKIP) as loader:
+        assert [joined([batch]) for batch in loader] == expected
+        assert 4 <= loader.stats()["workers_lost"] <= 12
+    (line,) = [line for line in quarantined(tmp_path) if line["sample"] == DEADLY]
+    assert "ended its worker" in line["error"]
+    assert line["shard"].endswith("s-0004.tar")
+
+
+@pytest.mark.parametrize("ray", [False, True])
+def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, pool_of_3: ri.Pool, ray: bool) -> None:
+    """What was read of it before stays; all other samples come, and every step."""
+    pattern = write_shards(tmp_path, [30, 20, 30, 40])
+    data = description(pattern, 12, fn=augment, window=48)
+    options: dict[str, Any] = {"pool": pool_of_3} if ray else {"workers": 0}
+    with data.loader(**options, **SKIP) as loader:
+        path = tmp_path / "s-0001.tar"
+        path.write_bytes(path.read_bytes()[: 11 * 512])
+        valid = [
+            i
+            for batch in loader
+            for i, v in zip(batch["__index__"].tolist(), batch["__valid__"].tolist(), strict=True)
+            if v
+        ]
+    assert sorted(valid) == [i for i in range(120) if not 30 <= i < 50]
+
+
+def time_out(sample: dict[str, Any]) -> dict[str, Any]:
+    """A transform that waits for something in vain."""
+    if sample["json"]["i"] == 99:
+        try:
+            raise TimeoutError("no answer")
+        except TimeoutError as error:
+            raise RuntimeError("the service is gone") from error
+    return {"i": sample["json"]["i"]}
+
+
+def mistake(sample: dict[str, Any]) -> dict[str, Any]:
+    """A transform that finds the description at fault."""
+    if sample["json"]["i"] == 99:
+        raise ri.ConfigError("no such mode")
+    return {"i": sample["json"]["i"]}
+
+
+def fail_to_collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """A collate with a fault."""
+    raise RuntimeError("cannot be stacked")
+
+
+@pytest.mark.parametrize("ray", [False, True])
+@pytest.mark.parametrize(
+    ("fn", "collate", "error", "words"),
+    [
+        (time_out, None, ri.DataError, "the service is gone"),
+        (mistake, None, ri.ConfigError, "no such mode"),
+        (augment, fail_to_collate, ri.DataError, "cannot be stacked"),
+    ],
+)
+def test_what_is_no_samples_fault_is_never_skipped(
+    shards: str, pool_of_1: ri.Pool, ray: bool, fn: Any, collate: Any, error: type[Exception], words: str
+) -> None:
+    """A time-out, a mistake in the description, a collate that fails."""
+    options: dict[str, Any] = {"pool": pool_of_1} if ray else {"workers": 0}
+    data = ri.read_webdataset(shards).decode(png=ri.images.RandomResizedCrop(8)).map(fn).batch(50, collate=collate)
+    with data.loader(**options, **SKIP) as loader:
+        with pytest.raises(error, match=words):
+            list(loader)
+        assert loader.stats()["samples_bad"] == 0
+
+
+@pytest.mark.parametrize("ray", [False, True])
+def test_data_without_a_good_sample_is_an_error(shards: str, pool_of_1: ri.Pool, ray: bool) -> None:
+    """Not an endless search."""
+    options: dict[str, Any] = {"pool": pool_of_1} if ray else {"workers": 0}
+    data = ri.read_webdataset(shards).decode(png=int).shuffle(window=24).batch(12)
+    with (
+        data.loader(**options, **SKIP) as loader,
+        pytest.raises(ri.DataError, match=r"no good sample of its window.* bad, .*shard.*sample"),
+    ):
+        list(loader)
+
+
+def test_bad_options_are_refused(data: Dataset, tmp_path: Path) -> None:
+    """Each in one line that names the value and what would work."""
+    (tmp_path / "file").touch()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"on_error": "ignore"}, "'raise' or 'skip'"),
+        ({"max_errors": 3}, "max_errors=3 is for on_error='skip'"),
+        ({"quarantine": tmp_path}, "is for on_error='skip'"),
+        ({"on_error": "skip", "max_errors": -1}, "max_errors=-1"),
+        ({"on_error": "skip", "max_errors": 0.0}, "max_errors=0.0"),
+        ({"on_error": "skip", "max_errors": 1.5}, "max_errors=1.5"),
+        ({"on_error": "skip", "max_errors": True}, "max_errors=True"),
+        ({"on_error": "skip", "max_errors": "many"}, "max_errors='many'"),
+        ({"on_error": "skip", "quarantine": tmp_path / "file"}, "cannot be made"),
+        ({"on_error": "skip", "quarantine": "s3://bucket/bad"}, "a folder of this machine's"),
+    ]
+    for options, words in cases:
+        with pytest.raises(ri.ConfigError, match=re.escape(words)):
+            data.loader(workers=0, **options)

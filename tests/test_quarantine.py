@@ -1,0 +1,124 @@
+"""The quarantine: every bad sample listed once, without credentials, and an end to a run with too many."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.quarantine import Quarantine
+
+
+def bad(*ordinals: int, reason: str = "no image") -> list[DataError]:
+    """What is wrong with these samples."""
+    return [DataError(reason, shard="s3://b/a.tar", offset=10 * i, sample=i, key=f"k{i}") for i in ordinals]
+
+
+def made(folder: Path, max_errors: Any = 1.0, **options: Any) -> Quarantine:
+    """A quarantine of rank 0."""
+    return Quarantine(folder, "data-rank0", max_errors, options)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What is listed."""
+    return [json.loads(line) for line in (folder / "data-rank0.jsonl").read_text().splitlines()]
+
+
+def test_each_bad_sample_is_listed_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """However often it comes; rows with stand-ins are counted each time. A later run adds to the file."""
+    first = made(tmp_path / "new" / "folder")
+    first.admit(8, [])
+    assert not first.path.exists()
+    with caplog.at_level(logging.WARNING, "rayingest"):
+        first.admit(8, bad(3, 5))
+        first.admit(8, bad(5, 6))
+    assert first.counts == {"samples_bad": 3, "stand_ins": 4}
+    assert [line["sample"] for line in lines(first.path.parent)] == [3, 5, 6]
+    assert lines(first.path.parent)[0] == {
+        "shard": "s3://b/a.tar",
+        "offset": 30,
+        "key": "k3",
+        "sample": 3,
+        "error": "no image",
+    }
+    assert len(caplog.records) == 1
+    assert str(first.path) in caplog.text
+    made(first.path.parent).admit(8, bad(3))
+    assert [line["sample"] for line in lines(first.path.parent)] == [3, 5, 6, 3]
+
+
+def test_no_credential_gets_into_file_or_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither of a URL that a transform's error quotes, nor of the storage options."""
+    quarantine = made(tmp_path, token="hunter2hunter2")
+    quarantine.admit(1, bad(0, reason="GET https://u:pw@host/x?sig=abcdef failed with hunter2hunter2"))
+    for text in (quarantine.path.read_text(), caplog.text):
+        assert "https://host/x?sig=***" in text
+        assert not any(secret in text for secret in ("pw@", "abcdef", "hunter2"))
+
+
+def test_a_count_ends_the_run_at_the_next_bad_sample(tmp_path: Path) -> None:
+    """With the figures and the last one; every batch after that ends in the same error."""
+    quarantine = made(tmp_path, 2)
+    quarantine.admit(8, bad(1, 2))
+    quarantine.admit(8, bad(1, 2))
+    with pytest.raises(DataError, match=r"3 bad samples.* 5 of 24 rows.*max_errors=2.*data-rank0.jsonl.*no im") as end:
+        quarantine.admit(8, bad(3))
+    assert (end.value.sample, end.value.key, end.value.offset) == (3, "k3", 30)
+    with pytest.raises(DataError) as again:
+        quarantine.admit(8, [])
+    assert again.value is end.value
+    assert [line["sample"] for line in lines(tmp_path)] == [1, 2, 3]
+
+
+def test_none_at_all_may_be_asked_for(tmp_path: Path) -> None:
+    """max_errors=0: the first ends the run, and is listed."""
+    with pytest.raises(DataError, match="1 bad samples"):
+        made(tmp_path, 0).admit(8, bad(1))
+    assert len(lines(tmp_path)) == 1
+
+
+def test_a_part_is_of_the_rows_so_far_and_of_a_thousand_at_least(tmp_path: Path) -> None:
+    """So that a few at the start do not end a run; repeats of a bad sample count, as they cost rows each time."""
+    quarantine = made(tmp_path, 0.01)
+    quarantine.admit(100, bad(*range(10)))
+    with pytest.raises(DataError, match="11 of 200 rows"):
+        quarantine.admit(100, bad(0))
+    quarantine = made(tmp_path, 0.01)
+    for _ in range(50):
+        quarantine.admit(100, [])
+    quarantine.admit(100, bad(*range(51)))
+    with pytest.raises(DataError, match="60 of 5200 rows"):
+        quarantine.admit(100, bad(*range(9)))
+
+
+def test_by_default_one_in_twenty_may_be_bad(tmp_path: Path) -> None:
+    """Skipping is never without a bound unless that is said: 1.0."""
+    quarantine = made(tmp_path, None)
+    quarantine.admit(100, bad(*range(50)))
+    with pytest.raises(DataError, match=r"max_errors=0.05"):
+        quarantine.admit(100, bad(50))
+    made(tmp_path, 1.0).admit(10_000, bad(*range(10_000)))
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, 0.0, 1.5, True, "3"])
+def test_what_is_neither_a_count_nor_a_part_is_refused(tmp_path: Path, value: Any) -> None:
+    """The message has the value and examples."""
+    with pytest.raises(ConfigError, match=f"max_errors={value!r}"):
+        made(tmp_path, value)
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    """Before any work is done."""
+    (tmp_path / "file").touch()
+    for folder, words in [(tmp_path / "file" / "x", "cannot be made"), ("s3://b/c", "of this machine's"), (3, "3")]:
+        with pytest.raises(ConfigError, match=words):
+            made(folder)  # type: ignore[arg-type]
+
+
+def test_the_default_is_in_the_users_cache_folder(cache_home: Path) -> None:
+    """Beside the indexes."""
+    assert Quarantine(None, "a", None, {}).path == cache_home / "rayingest" / "quarantine" / "a.jsonl"
