@@ -82,18 +82,19 @@ def head(wait_until: Callable[..., None]) -> Iterator[str]:
     def answers() -> bool:
         assert process.poll() is None, (folder / "output").read_text()
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{dashboard}/api/version", timeout=1):
-                return True
+            for url in (f"{dashboard}/api/version", f"{agent}/api/local_raylet_healthz"):  # the agent starts jobs
+                urllib.request.urlopen(f"http://127.0.0.1:{url}", timeout=1).close()
+            return True
         except (urllib.error.URLError, OSError):
             return False
 
     try:
-        wait_until(answers, 60)
+        wait_until(answers, 120)
         yield f"http://127.0.0.1:{dashboard}"
     finally:
         if process.poll() is None:
             started += started[0].children(recursive=True)
-        os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
         _, alive = psutil.wait_procs(started, timeout=2)
         for one in alive:
             one.kill()
