@@ -10,6 +10,8 @@ import io
 import multiprocessing
 import os
 import tarfile
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +39,20 @@ class Corpus:
     nbytes: int
 
 
-def make_corpus(root: Path, samples: int = 4096, shards: int = 8) -> Corpus:
-    """The corpus of `samples` JPEGs in `shards` tars under `root`; made where it is not there yet."""
+def make_corpus(root: Path, samples: int = 4096, shards: int = 8, processes: int | None = None) -> Corpus:
+    """The corpus of `samples` JPEGs in `shards` tars under `root`; made where it is not there yet, on all CPUs."""
     folder = root / f"jpegs-{samples}-{shards}"
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
         making.mkdir(parents=True)
         parts = np.array_split(np.arange(samples), shards)
         paths = [making / f"bench-{number:06d}.tar" for number in range(shards)]
-        with multiprocessing.get_context("spawn").Pool(min(shards, os.cpu_count() or 1)) as pool:
-            done = pool.imap_unordered(_write_shard, zip(paths, parts, strict=True))
+        jobs = list(zip(paths, parts, strict=True))
+        with ExitStack() as stack:
+            done: Iterable[int] = map(_write_shard, jobs)
+            if processes != 1:
+                pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(processes))
+                done = pool.imap_unordered(_write_shard, jobs)
             for _ in tqdm(done, desc="making the corpus", unit="shard", total=shards):
                 pass
         making.rename(folder)

@@ -18,6 +18,9 @@ from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
 from rayingest.stream import Rows, Work
 
+CONTROL = "control"
+"""Calls of this group are answered at once, on a thread of their own, however long a decode takes."""
+
 
 @dataclass(frozen=True)
 class PartOrder:
@@ -25,6 +28,17 @@ class PartOrder:
 
     rows: Rows
     whole: bool
+
+
+@dataclass(frozen=True)
+class BlockNote:
+    """What a decode is told of blocks, by serials: those it works on, those that come along, in the order of the
+    arguments, and those that will not be needed any more.
+    """
+
+    serials: tuple[int, ...]
+    coming: tuple[int, ...]
+    leaving: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -36,10 +50,15 @@ class Decoded:
 
 
 class Decoder:
-    """`decode` gives 2 objects: `Decoded`, and the parts' columns (or samples, where a collate has to wait)."""
+    """`decode` gives 2 objects: `Decoded`, and the parts' columns (or samples, where a collate has to wait).
+
+    It keeps the blocks that it was given until it is told to let them go: many tasks take samples from each, and
+    handing one over takes as long as decoding a tenth of a photograph.
+    """
 
     def __init__(self) -> None:
         self._work: dict[str, Work] = {}
+        self._blocks: dict[str, dict[int, pa.Table]] = {}
 
     def node(self) -> str:
         """The node this runs on; an answer also tells that it runs."""
@@ -47,15 +66,27 @@ class Decoder:
 
     def register(self, key: str, work: Work) -> None:
         """From now on, `key` means this stream."""
-        self._work[key] = work
+        self._work[key], self._blocks[key] = work, {}
 
     def forget(self, key: str) -> None:
         """The stream has ended."""
         self._work.pop(key, None)
+        self._blocks.pop(key, None)
 
-    def decode(self, key: str, orders: list[PartOrder], *tables: pa.Table) -> tuple[Decoded, list[Any]]:
-        """The parts ordered, made from these blocks."""
+    @ray.method(concurrency_group=CONTROL)
+    def let_go(self, key: str, serials: tuple[int, ...]) -> None:
+        """These blocks will not be needed any more."""
+        self._drop(key, serials)
+
+    def decode(
+        self, key: str, orders: list[PartOrder], note: BlockNote, *coming: pa.Table
+    ) -> tuple[Decoded, list[Any]]:
+        """The parts ordered, made from blocks that come along and blocks kept."""
         begun = time.perf_counter()
+        self._drop(key, note.leaving)
+        blocks = self._blocks[key]
+        blocks.update(zip(note.coming, coming, strict=True))
+        tables = [blocks[serial] for serial in note.serials]
         work = self._work[key]
         pipeline = work.pipeline
         parts, results = [], []
@@ -70,6 +101,11 @@ class Decoder:
                 parts.append(PartDone(0, error))
             results.append(result)
         return Decoded(tuple(parts), time.perf_counter() - begun), results
+
+    def _drop(self, key: str, serials: tuple[int, ...]) -> None:
+        blocks = self._blocks.get(key, {})
+        for serial in serials:
+            blocks.pop(serial, None)
 
 
 def _size(value: Any) -> int:

@@ -17,7 +17,8 @@ import numpy as np
 import ray
 import ray.exceptions as rx
 
-from rayingest.cluster.decoder import PartOrder
+from rayingest.cluster.decoder import BlockNote, PartOrder
+from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.errors import ConfigError
 from rayingest.plan import events as ev
@@ -28,17 +29,22 @@ from rayingest.stream import Stream
 Tell = Callable[[str, Any, Any], None]
 """(kind, subject, future): a call on `subject` (a task or a member) was answered."""
 
+_LETTER_SECONDS = 0.25
+"""How often decoders are told what to let go of, where no task tells them earlier."""
+_PATIENCE_SECONDS = 10.0
+"""So long a decoder that does not answer is taken to keep what it was told to let go of."""
 _FREE_SECONDS = 1.2
 """Ray frees objects in batches, within a second (its `free_objects_period_milliseconds`); this is on the safe side."""
 
 
 @dataclass(eq=False)
 class _Call:
-    """A task of dispatch's as Ray has it; `meta` is a decode's first, small answer."""
+    """A task of dispatch's as Ray has it; `parcel` and `meta`, the first, small answer, are a decode's."""
 
     command: ev.Read | ev.Decode
     member: Member
     refs: list[Any]
+    parcel: Parcel | None = None
     meta: Any = None
 
 
@@ -62,9 +68,9 @@ class Executor:
         self._node = ray.get_runtime_context().get_node_id()
         self._members: dict[str, Member] = {}
         self._calls: dict[int, _Call] = {}
-        self._arrived: dict[int, dict[int, Any]] = {}  # of reads that dispatch is being told of
-        self._blocks: dict[int, Any] = {}
-        self._nodes: dict[int, str] = {}  # on which each block was read
+        self._arrived: dict[int, dict[int, tuple[Any, str]]] = {}  # of reads that dispatch is being told of
+        self._holdings = Holdings()
+        self._letters_sent = 0.0
         self._outputs: dict[int, dict[int, Any]] = {}
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
         self._given_up: deque[tuple[float, int]] = deque()
@@ -97,10 +103,12 @@ class Executor:
         if self._members.pop(member.name, None) is not None:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)
+            self._holdings.lose(member.name)
             events.append(ev.WorkerLost(member.name, by_itself=loss is Loss.BY_ITSELF))
         if loss is Loss.WITH_NODE and member.node != self._node:
-            gone = tuple(number for number, node in self._nodes.items() if node == member.node)
-            events += self._lose_blocks(gone)
+            late = [(number, node) for refs in self._arrived.values() for number, (_, node) in refs.items()]
+            gone = tuple(number for number, node in late if node == member.node)
+            events += self._lose_blocks((*self._holdings.read_on(member.node), *gone))
         return events
 
     def answered(self, task: int, future: Any) -> list[ev.Event]:
@@ -111,7 +119,8 @@ class Executor:
         error = future.exception()
         if error is not None:
             return self._failed(task, call, error)
-        if isinstance(call.command, ev.Decode):
+        if call.parcel is not None:
+            self._holdings.settle(call.parcel, arrived=True)
             call.meta = future.result()
             self._when_done(call.refs[1], "output", task)
             return []
@@ -120,8 +129,8 @@ class Executor:
         self.timings.storage_retries += fetched.retries
         if fetched.error is not None:
             return [ev.ReadFailed(task, fetched.error, final=True)]
-        self._arrived[task] = dict(zip(call.command.blocks, call.refs[1:], strict=True))
-        self._nodes |= dict.fromkeys(call.command.blocks, call.member.node)
+        refs = ((ref, call.member.node) for ref in call.refs[1:])
+        self._arrived[task] = dict(zip(call.command.blocks, refs, strict=True))
         self.timings.read_seconds += fetched.seconds
         self.timings.bytes_read += sum(fetched.nbytes)
         return [ev.ReadDone(task, fetched.nbytes)]
@@ -143,10 +152,23 @@ class Executor:
 
     def freed(self) -> list[ev.Event]:
         """What was given up long enough ago for the store to have it back."""
+        now = time.monotonic()
+        self._send_letters(now)
+        lingers = self._holdings.lingers_since()
+        kept_from = now if lingers is None else max(lingers, now - _PATIENCE_SECONDS)
         events: list[ev.Event] = []
-        while self._given_up and time.monotonic() - self._given_up[0][0] > _FREE_SECONDS:
+        while self._given_up and self._given_up[0][0] < min(kept_from, now - _FREE_SECONDS):
             events.append(ev.Freed(self._given_up.popleft()[1]))
         return events
+
+    def told(self, parcel: Parcel, future: Any) -> list[ev.Event]:
+        """A decoder let go of blocks, or did not hear of it."""
+        member, error = self._members.get(parcel.holder), future.exception()
+        if member is not None:
+            self._holdings.settle(parcel, arrived=error is None)
+            if isinstance(error, rx.RayActorError):
+                self._pool.report_dead(member, error)
+        return []
 
     def overdue(self) -> list[ev.Event]:
         """Tasks that take much longer than their like."""
@@ -161,19 +183,17 @@ class Executor:
         cause = error.cause if isinstance(error, rx.RayTaskError) else error
         if isinstance(call.command, ev.Read):
             return [ev.ReadFailed(task, cause, final=False)]
+        if call.parcel is not None:
+            self._holdings.settle(call.parcel, arrived=False)
         lost = isinstance(cause, (rx.ObjectLostError, rx.OwnerDiedError, rx.ObjectReconstructionFailedError))
         events = self._lose_blocks(call.command.blocks) if lost else []
         return [*events, ev.DecodeFailed(task, error)]
 
     def _lose_blocks(self, numbers: tuple[int, ...]) -> list[ev.Event]:
-        kept = [self._blocks, *self._arrived.values()]
-        gone = tuple(number for number in numbers if any(number in refs for refs in kept))
-        for refs in kept:
-            for number in gone:
-                refs.pop(number, None)
-        for number in gone:
-            self._nodes.pop(number, None)
-        return [ev.BlocksLost(gone)] if gone else []
+        gone = list(self._holdings.drop(numbers, time.monotonic()))
+        for refs in self._arrived.values():
+            gone += [number for number in numbers if refs.pop(number, None) is not None]
+        return [ev.BlocksLost(tuple(dict.fromkeys(gone)))] if gone else []
 
     def _end(self, task: int, done: bool = True) -> None:
         call = self._calls.pop(task)
@@ -191,7 +211,8 @@ class Executor:
             for item in discard.items:
                 kept.pop(item, None)
         for refs in self._arrived.values():
-            self._blocks |= refs
+            for number, (ref, node) in refs.items():
+                self._holdings.add(number, ref, node)
         self._arrived.clear()
         for task in [discard.task for discard in discards if not self._outputs.get(discard.task, True)]:
             del self._outputs[task]
@@ -211,15 +232,14 @@ class Executor:
             picks = picks_of(part.step)
             whole = len(part.rows) == len(picks.block)
             orders.append(PartOrder(self._stream.rows(picks, part.rows, blocks), whole))
+        parcel = self._holdings.pack(member.name, command.blocks)
+        note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
         method = member.actor.decode.options(num_returns=2)
-        refs = method.remote(self._key, orders, *(self._blocks[number] for number in command.blocks))
-        self._begin(command, member, refs, "decode")
+        self._begin(command, member, method.remote(self._key, orders, note, *parcel.refs), "decode", parcel)
 
     def drop(self, numbers: tuple[int, ...]) -> None:
         """Give up blocks, if they did not go with their node before dispatch heard of it."""
-        for number in numbers:
-            self._blocks.pop(number, None)
-            self._nodes.pop(number, None)
+        self._holdings.drop(numbers, time.monotonic())
 
     def take(self, output: ev.Output) -> Any:
         """What a decode made for an output, which is then given up here."""
@@ -247,7 +267,7 @@ class Executor:
         if ray.is_initialized():
             for member in self._members.values():
                 member.actor.forget.remote(self._key)
-        for kept in (self._members, self._calls, self._arrived, self._blocks, self._nodes, self._outputs):
+        for kept in (self._members, self._calls, self._arrived, self._holdings, self._outputs):
             kept.clear()
 
     def under_way(self) -> str:
@@ -257,7 +277,17 @@ class Executor:
         decoders = sum(member.role == "decoder" for member in self._pool.members)
         return f"{reads} reads and {len(calls) - reads} decodes are under way on {decoders} decoders"
 
-    def _begin(self, command: ev.Read | ev.Decode, member: Member, refs: list[Any], kind: str) -> None:
-        self._calls[command.task] = _Call(command, member, refs)
+    def _send_letters(self, now: float) -> None:
+        if now - self._letters_sent < _LETTER_SECONDS:
+            return
+        self._letters_sent = now
+        for parcel in self._holdings.letters():
+            ref = self._members[parcel.holder].actor.let_go.remote(self._key, parcel.leaving)
+            self._when_done(ref, "told", parcel)
+
+    def _begin(
+        self, command: ev.Read | ev.Decode, member: Member, refs: list[Any], kind: str, parcel: Parcel | None = None
+    ) -> None:
+        self._calls[command.task] = _Call(command, member, refs, parcel)
         self._late[type(command)].begin(command.task, time.monotonic())
         self._when_done(refs[0], kind, command.task)

@@ -209,6 +209,8 @@ class Feeder:
                 happened = self._executor.answered(arrival.subject, arrival.extra)
             case "output":
                 happened = self._executor.decoded(arrival.subject, arrival.extra)
+            case "told":
+                happened = self._executor.told(arrival.subject, arrival.extra)
         return happened
 
     def _restart(self, generation: int, epoch: int, step: int) -> list[ev.Event]:

@@ -23,7 +23,7 @@ import ray
 from ray.exceptions import ActorUnavailableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayingest.cluster.decoder import Decoder
+from rayingest.cluster.decoder import CONTROL, Decoder
 from rayingest.cluster.reader import THREADS, Reader
 from rayingest.errors import ConfigError, IngestError, WorkerError
 
@@ -236,7 +236,8 @@ class Pool:
         name = f"{self._prefix}:{role}{next(self._numbers[role])}"
         if self._suspects:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._suspects))})"}
-        member = Member(name, role, ray.remote(actor).options(name=name, **options).remote())
+        made = ray.remote(concurrency_groups={CONTROL: 1})(actor) if role == "decoder" else ray.remote(actor)
+        member = Member(name, role, made.options(name=name, **options).remote())
         self._pending[name] = member
         member.actor.node.remote().future().add_done_callback(partial(self._hear_from, member))
         return name

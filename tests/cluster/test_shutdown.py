@@ -28,7 +28,7 @@ if sys.argv[3] == "raise":
     raise RuntimeError("the loop fails")
 while True:
     for batch in loader:
-        pass
+        time.sleep(0.05)
 """
 
 

@@ -1,0 +1,109 @@
+"""The parts of the benchmarks, on a corpus of a few pictures. What they measure is theirs to tell, not tested."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+JOBS = Path(__file__).parents[1] / "jobs"
+
+
+def job(name: str) -> Any:
+    """A module of `jobs/`, imported as its neighbours import it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(JOBS))
+        return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """24 pictures in 3 shards."""
+    return job("bench_corpus").make_corpus(tmp_path_factory.mktemp("bench"), samples=24, shards=3, processes=1)
+
+
+def test_pictures_are_of_photographs_size_and_always_the_same() -> None:
+    """About 500 x 400 and 57 kB, all different."""
+    made = [job("bench_corpus").picture(i) for i in range(6)]
+    assert made == [job("bench_corpus").picture(i) for i in range(6)]
+    assert len(set(made)) == 6
+    assert 40_000 < np.mean(list(map(len, made))) < 75_000
+    widths, heights = zip(*(Image.open(io.BytesIO(data)).size for data in made), strict=True)
+    assert (min(*widths, *heights), max(*widths, *heights)) == (333, 500)
+
+
+def test_a_corpus_is_made_once(corpus: Any) -> None:
+    """What is there is taken as it is."""
+    before = [path.stat().st_mtime_ns for path in corpus.shards]
+    again = job("bench_corpus").make_corpus(corpus.shards[0].parents[1], samples=24, shards=3, processes=1)
+    assert again == corpus
+    assert [path.stat().st_mtime_ns for path in again.shards] == before
+
+
+def test_both_contestants_give_the_same_samples(corpus: Any) -> None:
+    """Every picture once an epoch, of one size and type, with its label; an epoch's first batch is told."""
+    contestants = job("bench_contestants")
+    images = contestants.TarImages(corpus.shards)
+    pairs = [images[i] for i in range(len(images))]
+    assert [label for _, label in pairs] == list(range(24))
+    assert {(tuple(image.shape), image.dtype) for image, _ in pairs} == {((224, 224, 3), torch.uint8)}
+    assert len(contestants.torch_loader(images, batch=8, workers=1)) == 3
+    with contestants.our_loader(corpus.shards, 8, 0, corpus.shards[0].parent / "index") as loader:
+        batches = list(loader)
+        assert sorted(label for batch in batches for label in batch["label"].tolist()) == list(range(24))
+        assert {(tuple(batch["image"].shape), batch["image"].dtype) for batch in batches} == {
+            ((8, 224, 224, 3), torch.uint8)
+        }
+        endless = contestants.Contestant("ours", loader)
+        assert [endless.take() for _ in range(7)] == [True, False, False, True, False, False, True]
+        endless.close()
+
+
+def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
+    """Figures of a turn are of its batches; ratios are taken round by round; the row says where it comes from."""
+    bench = job("bench_loader")
+
+    class Idle:
+        name = "idle"
+        taken = 0
+
+        def take(self) -> bool:
+            self.taken += 1
+            return self.taken == 1
+
+    idle = Idle()
+    turn = bench.take_turn(idle, batch=8, batches=5, drain=2)
+    assert idle.taken == 7
+    assert turn.rate > 0
+    assert turn.cpu_ms >= turn.trainer_cpu_ms >= 0
+
+    def at(rate: float) -> Any:
+        return bench.Turn(rate, 1.0, 0.5, 0.01)
+
+    start = bench.Start(cold=0.5, step=[0.1, 0.2], boundaries=[0.1])
+    turns = {bench.PEER: [at(90), at(200)], bench.CONTROL: [at(110), at(200)], bench.OURS: [at(110), at(210)]}
+    figures = bench.summarise(turns, dict.fromkeys(turns, start))
+    assert figures["ratio"]["max"] == pytest.approx(1.1)
+    assert figures["ratio"]["min"] == pytest.approx(1.05)
+    assert figures["control_ratio"]["median"] == pytest.approx((110 / 90 + 1) / 2)
+    assert "1.08 (middle half 1.06..1.09, all 1.05..1.10)" in bench.report(figures)
+    row = json.loads(json.dumps({**bench.machine(), **figures}))
+    assert row["cores"] == os.cpu_count()
+    assert row["versions"]["torch"] == torch.__version__
+
+
+def test_planning_costs_are_printed_for_each_world_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a world size, the global batch grown where ranks would have less than 16 rows."""
+    arguments = "--blocks 400 --samples-each 50 --shards 4 --batch 64 --steps 8 --world-sizes 1 8"
+    job("plan_scale").main(arguments.split())
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("400 blocks, 20,000 samples, 4 shards")
+    assert [line.split()[:2] for line in printed[2:]] == [["1", "64"], ["8", "128"]]
