@@ -15,10 +15,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 TRAINER = """
-import sys, time
+import signal, sys, time
 import ray
 from tests.streams import images
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
 ray.init(address=sys.argv[2], log_to_driver=False)
 loader = images(sys.argv[1], 24).loader(workers=1)
 for batch in loader:

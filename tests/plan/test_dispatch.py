@@ -300,7 +300,7 @@ def test_a_large_step_is_shared_by_several_tasks():
 def test_the_first_decode_comes_alone():
     """Until one has shown what a row takes, the budget is not staked on a guess."""
     sizes, steps = plan(9)
-    w = world(9, sizes, ROW_BYTES, first_task_rows=2)
+    w = world(9, sizes, ROW_BYTES, first_task_rows=2, task_seconds=0.05)
     w.start(iter(steps))
     while w.reading:
         w.end_read(next(iter(w.reading)))
