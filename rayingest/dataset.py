@@ -5,6 +5,8 @@ Immutable and picklable: every method returns a new one. It owns no state and no
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -100,9 +102,9 @@ class Dataset:
                 too. Default: 512 MiB of raw samples, at least 16 batches.
             lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ConfigError(f"seed={seed!r}: a whole number")
-        return replace(self, shuffling=Shuffle(seed, window, lanes))
+        window = None if window is None else _whole("window", window)
+        lanes = None if lanes is None else _whole("lanes", lanes)
+        return replace(self, shuffling=Shuffle(_whole("seed", seed), window, lanes))
 
     def batch(
         self, size: int, *, partial: str = "drop", collate: Callable[[list[dict[str, Any]]], Any] | None = None
@@ -159,6 +161,14 @@ class Dataset:
         made = replace(self, stages=(*self.stages, stage))
         Pipeline(made.stages, 0)  # refuses at once what cannot work
         return made
+
+
+def _whole(name: str, value: Any) -> int:
+    """The value as a Python int, numpy's taken too; ConfigError for what is no whole number."""
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise ConfigError(f"{name}={value!r}: a whole number")
 
 
 def read_webdataset(

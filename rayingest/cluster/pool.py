@@ -149,6 +149,8 @@ class Pool:
 
     def check_started(self) -> None:
         """Raises WorkerError where no decoder could be had in `start_timeout` seconds; tells of fewer once."""
+        if not ray.is_initialized():
+            raise WorkerError("Ray was shut down while the loader was open: close the loader first, or make a new one")
         with self._lock:
             running = sum(member.role == "decoder" for member in self._members.values())
             waited = time.monotonic() - self._opened
@@ -170,7 +172,7 @@ class Pool:
         Out of reach means lost: a node that went without a word is declared dead only much later.
         """
         with self._lock:
-            if self._closed or member.name not in self._members:
+            if self._closed or member.name not in self._members or not ray.is_initialized():
                 return
             loss = Loss.BY_ITSELF
             if isinstance(error, ActorUnavailableError) or member.node not in _nodes_alive():
@@ -217,6 +219,8 @@ class Pool:
 
     def _ask(self) -> None:
         """Ask for the decoders that are lacking, and for a reader on every node with decoders."""
+        if not ray.is_initialized():  # it is being shut down; asking would start it anew
+            return
         everyone = [*self._members.values(), *self._pending.values()]
         lacking = self.workers - sum(member.role == "decoder" for member in everyone)
         if self._one_by_one:

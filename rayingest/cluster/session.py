@@ -36,7 +36,7 @@ def connect(start_timeout: float) -> None:
     if address.startswith("ray://"):
         raise ConfigError(_no_client(f"RAY_ADDRESS={address}"))
     if address or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < 2:
-        _init(address or None)
+        _init(address or "local")
         return
     _connect_together(start_timeout)
 
@@ -48,7 +48,8 @@ def _no_client(what: str) -> str:
     )
 
 
-def _init(address: str | None) -> None:
+def _init(address: str) -> None:
+    """To that cluster, or a "local" one: never to one that merely happens to run on this machine."""
     ray.init(address=address, log_to_driver=True, logging_level="warning")
 
 
