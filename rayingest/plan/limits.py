@@ -20,7 +20,7 @@ class Limits:
     ahead: int = 16
     ready: int = 4
     room: int = 2
-    task_seconds: float = 0.05
+    task_seconds: float = 0.2
     first_task_rows: int = 16
     whole_steps: bool = False
     read_blocks: int = 16
