@@ -84,20 +84,22 @@ def our_loader(shards: tuple[Path, ...], batch: int, workers: int, index: Path) 
 
 
 class Contestant:
-    """A loader that is asked for batches without end, epoch after epoch."""
+    """A loader that is asked for batches without end, epoch after epoch. `step` counts those taken of the epoch."""
 
     def __init__(self, name: str, loader: Any) -> None:
         self.name, self.loader = name, loader
+        self.step = 0
         self._pass: Iterator[Any] = iter(())
 
     def take(self) -> bool:
         """Take one batch and let go of it; returns whether it was an epoch's first."""
+        self.step += 1
         batch = next(self._pass, None)
-        if batch is not None:
-            return False
-        self._pass = iter(self.loader)
-        next(self._pass)
-        return True
+        if batch is None:
+            self._pass = iter(self.loader)
+            next(self._pass)
+            self.step = 1
+        return self.step == 1
 
     def close(self) -> None:
         """End its workers."""

@@ -64,6 +64,9 @@ def test_both_contestants_give_the_same_samples(corpus: Any) -> None:
         }
         endless = contestants.Contestant("ours", loader)
         assert [endless.take() for _ in range(7)] == [True, False, False, True, False, False, True]
+        assert endless.step == 1
+        start = job("bench_loader").see_start(endless, 0.0, epochs=2, steps=3)
+        assert [len(start.step), len(start.boundaries), len(start.slow_boundaries)] == [4, 2, 2]
         endless.close()
 
 
@@ -88,7 +91,7 @@ def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
     def at(rate: float) -> Any:
         return bench.Turn(rate, 1.0, 0.5, 0.01)
 
-    start = bench.Start(cold=0.5, step=[0.1, 0.2], boundaries=[0.1])
+    start = bench.Start(cold=0.5, step=[0.1, 0.2], boundaries=[0.1], slow_boundaries=[0.01])
     turns = {bench.PEER: [at(90), at(200)], bench.CONTROL: [at(110), at(200)], bench.OURS: [at(110), at(210)]}
     figures = bench.summarise(turns, dict.fromkeys(turns, start))
     assert figures["ratio"]["max"] == pytest.approx(1.1)

@@ -127,6 +127,9 @@ class Pool:
                     self.workers,
                     cpus,
                 )
+            nodes = _nodes_alive()
+            if len(nodes) == 1:  # the reader's place is known before any decoder runs: they start side by side
+                self._add_reader(*nodes)
             self._ask()
 
     def subscribe(self, subscriber: Subscriber) -> None:

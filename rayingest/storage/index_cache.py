@@ -157,7 +157,8 @@ class IndexCache:
         table = pa.ipc.open_file(pa.BufferReader(body)).read_all()
         header = json.loads((table.schema.metadata or {})[_HEADER])
         paths, marks = (table[name][0].values.to_pylist() for name in ("paths", "marks"))
-        sizes, *arrays = (table[name][0].values.to_numpy(zero_copy_only=False) for name in ("sizes", *_ARRAYS))
+        # Arrow's own conversion would import pandas first.
+        sizes, *arrays = (np.from_dlpack(table[name][0].values) for name in ("sizes", *_ARRAYS))
         same = header == self._header and paths == self._shown_paths and tuple(marks) == self.listing.marks
         if not same or not np.array_equal(sizes, self.listing.sizes):
             return None
