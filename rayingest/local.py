@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,9 @@ class LocalSource:
     def get(self) -> Batch:
         if self._closed:
             raise IngestError("this loader is closed")
+        pipeline = self._stream.work.pipeline
+        if pipeline.schema is None and pipeline.collate is None:
+            self._stream = replace(self._stream, work=self._stream.work.learnt(self._stream.heads()))
         step = FilledStep(self._stream.planner, next(self._steps), self._broken)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
         columns = self._stream.work.pipeline.finish(self._samples(step))
@@ -75,8 +79,7 @@ class LocalSource:
         if len(done) == 1:
             return done[0][1]
         by_row = {row: sample for some, samples in done for row, sample in zip(some.tolist(), samples, strict=True)}
-        fixed = frozenset(name for _, samples in done for name in samples.fixed)
-        return Samples((by_row[row] for row in sorted(by_row)), fixed=fixed, ordinals=step.picks.ordinal.tolist())
+        return Samples(by_row[row] for row in sorted(by_row))
 
     def _readable(self, step: FilledStep, rows: np.ndarray) -> tuple[np.ndarray, list[pa.Table]]:
         """The blocks that these rows are in and their tables, after stand-ins took the places of unreadable ones."""

@@ -7,7 +7,7 @@ execute exactly this. Knows no Ray and no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from rayingest.plan.standins import FilledStep
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.transforms.pipeline import Pipeline, Samples
+
+_LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
 
 Spans = list[tuple[str, int, list[Block]]]
 """For each shard to read from: its URL, its size when it was indexed, and blocks of it."""
@@ -52,6 +54,22 @@ class Work:
             tables += format_.read(self.storage, url, blocks, size, columns, self.strict, self.options)
         return tables
 
+    def learnt(self, heads: Sequence[Head]) -> Work:
+        """The same work with the schema of its samples: those of the first head that has any good ones.
+
+        Raises ConfigError where the description does not fit the data, DataError where no head can be read or decoded.
+        """
+        first: DataError | None = None
+        for spans, rows in heads:
+            try:
+                schema = self.pipeline.learn(self.read(spans), rows.table_of, rows.row_of, rows.ordinals)
+                return replace(self, pipeline=replace(self.pipeline, schema=schema))
+            except DataError as error:
+                if error.transient:
+                    raise
+                first = first or error
+        raise first or DataError("there are no samples")
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -67,6 +85,10 @@ class Rows:
         bad: dict[int, DataError] = {}
         chosen = (self.table_of, self.row_of, self.ordinals, self.epoch)
         return work.pipeline.run_samples(tables, *chosen, bad if work.skip else None), bad
+
+
+Head = tuple[Spans, Rows]
+"""A block, and its first samples."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +116,17 @@ class Stream:
             else:
                 spans.append((url, size, [block]))
         return spans
+
+    def heads(self) -> list[Head]:
+        """From which the schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""
+        manifest = self.manifest
+        heads = []
+        for block in np.flatnonzero(manifest.samples)[:_LEARN_BLOCKS].tolist():
+            rows = np.arange(min(_LEARN_SAMPLES, manifest.samples[block]))
+            heads.append(
+                (self.spans([block]), Rows(0, np.zeros_like(rows), rows, manifest.first_ordinal[block] + rows))
+            )
+        return heads
 
     def place(self, block: int) -> tuple[str, int]:
         """The shard, as it may be shown, and the beginning of a block in it."""

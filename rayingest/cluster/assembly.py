@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from rayingest.plan.planner import Picks
 from rayingest.plan.protocols import Batch, BufferPool, Columns
 from rayingest.stream import Stream
-from rayingest.transforms.collate import assemble, promote
+from rayingest.transforms.collate import assemble
 
 Part = tuple[np.ndarray, Any]
 """Numbers of some of a step's rows, and what a decoder made of them."""
@@ -44,4 +43,4 @@ def _by_field(parts: Sequence[Part]) -> list[list[Any]]:
 def _array_bytes(arrays: Sequence[np.ndarray], rows: int) -> int:
     """Bytes of the array that holds these arrays' rows, the narrow ones padded to the widest."""
     row = [max(lengths) for lengths in zip(*(array.shape[1:] for array in arrays), strict=True)]
-    return rows * math.prod(row) * reduce(promote, (array.dtype for array in arrays)).itemsize
+    return rows * math.prod(row) * arrays[0].dtype.itemsize

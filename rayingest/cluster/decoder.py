@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from rayingest.errors import IngestError
+from rayingest.errors import ConfigError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
-from rayingest.stream import Rows, Work
+from rayingest.stream import Head, Rows, Work
 
 CONTROL = "control"
 """Calls of this group are answered at once, on a thread of their own, however long a decode takes."""
@@ -64,6 +64,10 @@ class Decoder:
         """The node this runs on; an answer also tells that it runs."""
         return str(ray.get_runtime_context().get_node_id())
 
+    def learn(self, work: Work, heads: list[Head]) -> Work:
+        """The same work with the schema of its samples."""
+        return work.learnt(heads)
+
     def register(self, key: str, work: Work) -> None:
         """From now on, `key` means this stream."""
         self._work[key], self._blocks[key] = work, {}
@@ -95,7 +99,7 @@ class Decoder:
             try:
                 samples, bad = order.rows.samples(work, tables)
                 wait = pipeline.collate is not None and (bad or not order.whole)
-                result = list(samples) if wait else pipeline.finish(samples)
+                result = list(samples) if wait else _sendable(pipeline.finish(samples))
                 parts.append(PartDone(_size(result), bad=tuple(bad.items())))
             except IngestError as error:
                 parts.append(PartDone(0, error))
@@ -106,6 +110,24 @@ class Decoder:
         blocks = self._blocks.get(key, {})
         for serial in serials:
             blocks.pop(serial, None)
+
+
+_PLAIN = frozenset({str, bytes, dict, list, tuple, int, float, bool, type(None), np.ndarray})
+
+
+def _sendable(columns: Columns) -> Columns:
+    """The columns, if what is in lists can be sent to another process; ConfigError that names the field if not."""
+    for name, column in columns.items():
+        for kind in set(map(type, column)) - _PLAIN if isinstance(column, list) else ():
+            value = next(value for value in column if type(value) is kind)
+            try:
+                ray.cloudpickle.dumps(value)
+            except Exception as error:
+                raise ConfigError(
+                    f"field {name!r} is a {kind.__qualname__}, which cannot be sent to the training process ({error}): "
+                    "make it a number, an array, text or bytes in .map, or leave it out with .select"
+                ) from error
+    return columns
 
 
 def _size(value: Any) -> int:

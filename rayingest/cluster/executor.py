@@ -17,10 +17,10 @@ import numpy as np
 import ray
 import ray.exceptions as rx
 
+from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.decoder import BlockNote, PartOrder
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
-from rayingest.errors import ConfigError
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.planner import Picks
@@ -64,7 +64,7 @@ class Executor:
     def __init__(self, stream: Stream, pool: Pool, tell: Tell) -> None:
         self._stream, self._pool, self._tell = stream, pool, tell
         self._key = uuid.uuid4().hex
-        self._work = ray.put(stream.work)
+        self.briefing = Briefing(stream, pool, self._key, self._when_done)
         self._node = ray.get_runtime_context().get_node_id()
         self._members: dict[str, Member] = {}
         self._calls: dict[int, _Call] = {}
@@ -78,10 +78,6 @@ class Executor:
 
     # What happened
 
-    def introduce(self, member: Member) -> None:
-        """Give a new member the stream; when it has it, it can be given tasks. Callable from any thread."""
-        self._when_done(member.actor.register.remote(self._key, self._work), "registered", member)
-
     def registered(self, member: Member, future: Any) -> list[ev.Event]:
         """A member took the stream up, or could not. Raises ConfigError where it cannot."""
         error = future.exception()
@@ -89,17 +85,14 @@ class Executor:
             self._members[member.name] = member
             return [ev.WorkerJoined(member.name, member.role, member.slots)]
         if not isinstance(error, rx.RayActorError):
-            last = str(error).strip().splitlines()[-1]
-            raise ConfigError(
-                f"the workers cannot take up the description of the data: {last}; what it uses must be importable "
-                "there: install it, or give ray.init a runtime_env with working_dir or py_modules"
-            )
+            raise refusal(error)
         self._pool.report_dead(member, error)
         return []
 
     def lost(self, member: Member, loss: Loss) -> list[ev.Event]:
         """A member is gone, and with its node all blocks that were read there."""
         events: list[ev.Event] = []
+        self.briefing.lost(member)
         if self._members.pop(member.name, None) is not None:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)

@@ -149,7 +149,7 @@ class Feeder:
     # The pool's side
 
     def joined(self, member: Member) -> None:
-        self._executor.introduce(member)
+        self._inbox.put(_Arrival("joined", member))
 
     def lost(self, member: Member, loss: Loss) -> None:
         self._inbox.put(_Arrival("lost", member, loss))
@@ -201,6 +201,10 @@ class Feeder:
                 happened = self._restart(*arrival.subject)
             case "taken" if arrival.subject == self._serving:
                 happened = [ev.Taken()]
+            case "joined":
+                self._executor.briefing.introduce(arrival.subject)
+            case "learnt":
+                self._executor.briefing.learnt(arrival.subject, arrival.extra)
             case "registered":
                 happened = self._executor.registered(arrival.subject, arrival.extra)
             case "lost":

@@ -14,51 +14,48 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.keys import generator
-from rayingest.transforms.collate import Written, field_names
+from rayingest.transforms.collate import Written
 from rayingest.transforms.decoders import Decoder
 from rayingest.transforms.functions import Function, failure
 from rayingest.transforms.program import DecodeStep, FieldPlan, MapStep, Program, Step, gives_fixed, no_such_field
 from rayingest.transforms.rows import Rows
+from rayingest.transforms.schema import Schema, conform
 from rayingest.transforms.stages import Select
 
 Sample = dict[str, Any]
 
 
 class Samples(list[Sample]):
-    """Samples of one run, with what collating them needs to know.
+    """Samples of one run.
 
-    `fixed`: fields of 1-D arrays of one length. `ordinals`: the samples' places in the manifest. `written`: arrays of
-    the whole batch that decoders wrote into; not pickled, since their rows are in the samples already.
+    `fixed`: fields of 1-D arrays that are known to have one length. `written`: arrays of the whole batch that decoders
+    wrote into.
     """
 
     def __init__(
-        self,
-        samples: Iterable[Sample] = (),
-        *,
-        fixed: frozenset[str] = frozenset(),
-        ordinals: Sequence[int] | None = None,
-        written: Written = (),
+        self, samples: Iterable[Sample] = (), *, fixed: frozenset[str] = frozenset(), written: Written = ()
     ) -> None:
         super().__init__(samples)
-        self.fixed, self.ordinals, self.written = fixed, ordinals, written
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_samples, (list(self), self.fixed, self.ordinals)
-
-
-def _rebuild_samples(samples: list[Sample], fixed: frozenset[str], ordinals: Sequence[int] | None) -> Samples:
-    return Samples(samples, fixed=fixed, ordinals=ordinals)
+        self.fixed, self.written = fixed, written
 
 
 class _Block:
-    """A raw block and the plan for its fields, which a JSON block has only row by row."""
+    """A raw block and the plan for its fields, which a JSON block has only row by row.
+
+    `lacking`: what is asked for and is not there.
+    """
 
     def __init__(self, table: pa.Table, plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]]) -> None:
         self.rows = Rows(table)
         self.fields: list[tuple[FieldPlan, Decoder | None]] = []
         self.fixed: set[str] = set()
+        self.lacking: ConfigError | None = None
         if not self.rows.is_json:
-            for field in plan(self.rows.names):
+            try:
+                fields = plan(self.rows.names)
+            except ConfigError as error:
+                fields, self.lacking = (), error
+            for field in fields:
                 self.fields.append((field, None if field.decoders else self.rows.default(field.raw)))
                 if gives_fixed(field.decoders[-1]) if field.decoders else self.rows.is_fixed(field.raw):
                     self.fixed.add(field.name)
@@ -72,12 +69,13 @@ class Execution:
         program: Program,
         plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]],
         target: Callable[[Function], Callable[..., Any]],
+        schema: Schema | None,
         tables: Sequence[pa.Table],
         table_of: np.ndarray,
         row_of: np.ndarray,
         ordinals: np.ndarray,
     ) -> None:
-        self._program, self._plan, self._target = program, plan, target
+        self._program, self._plan, self._target, self._schema = program, plan, target, schema
         self._table_of, self._row_of = np.asarray(table_of).tolist(), np.asarray(row_of).tolist()
         self._ordinals: list[int] = np.asarray(ordinals).tolist()
         self._blocks = {table: _Block(tables[table], plan) for table in sorted(set(self._table_of))}
@@ -98,12 +96,9 @@ class Execution:
         is given, samples that cannot be had are left out, and what is wrong with each is put there, by its place.
         """
         self._key = key
-        samples = self._run(range(len(self._ordinals))) if bad is None else self._good(bad)
+        samples = self._complete(self._run(range(len(self._ordinals)))) if bad is None else self._good(bad)
         return Samples(
-            samples.values(),
-            fixed=self._program.fixed_at_end(self._fixed),
-            ordinals=[self._ordinals[i] for i in samples],
-            written=list(self._wholes.values()),
+            samples.values(), fixed=self._program.fixed_at_end(self._fixed), written=list(self._wholes.values())
         )
 
     def _run(self, places: Iterable[int]) -> dict[int, Sample]:
@@ -139,7 +134,14 @@ class Execution:
         return samples
 
     def _complete(self, samples: dict[int, Sample]) -> dict[int, Sample]:
-        """These samples, which have all the fields that every sample is known to end with."""
+        """These samples, if each has all that every sample is known to end with."""
+        if self._schema is not None:
+            for i, sample in samples.items():
+                try:
+                    samples[i] = conform(sample, self._schema)
+                except DataError as error:
+                    raise DataError(error.reason, **self._where(i)) from error
+            return samples
         for i, sample in samples.items():
             for name in self._program.expected:
                 if name not in sample:
@@ -149,6 +151,8 @@ class Execution:
     def _read(self, i: int) -> Sample:
         """The sample as it is before the first map: renamed, every field decoded once."""
         block, row = self._blocks[self._table_of[i]], self._row_of[i]
+        if block.lacking is not None:
+            raise DataError(str(block.lacking), **self._where(i)) from block.lacking
         if block.rows.is_json:
             return self._read_json(block, row, i)
         sample: Sample = {}
@@ -171,7 +175,10 @@ class Execution:
             document = block.rows.document(row)
         except DataError as error:
             raise failure("read", error, None, **self._where(i)) from error
-        fields = self._plan(tuple(document))
+        try:
+            fields = self._plan(tuple(document))
+        except ConfigError as error:
+            raise DataError(str(error), **self._where(i)) from error
         self._fixed.update(field.name for field in fields if field.decoders and gives_fixed(field.decoders[-1]))
         sample: Sample = {}
         for field in fields:
@@ -194,11 +201,11 @@ class Execution:
             if isinstance(step, Select):
                 for old in step.fields.values():
                     if old not in sample:
-                        no_such_field("select", old, sample)
+                        raise self._no_such_field("select", old, sample, i)
                 sample = {new: sample[old] for new, old in step.fields.items()}
             elif isinstance(step, DecodeStep):
                 if step.field not in sample:
-                    no_such_field("decode", step.field, sample)
+                    raise self._no_such_field("decode", step.field, sample, i)
                 sample[step.field] = self._call(step.function, sample[step.field], i, step.field)
             else:
                 sample = self._call(step.function, sample, i)
@@ -231,8 +238,12 @@ class Execution:
         if not samples:
             return {}
         places = list(samples)
-        ordinals = [self._ordinals[i] for i in places]
-        columns = {name: [s[name] for s in samples.values()] for name in field_names([*samples.values()], (), ordinals)}
+        names = samples[places[0]].keys()
+        for i, sample in samples.items():
+            if sample.keys() != names:
+                name = next(iter(sample.keys() ^ names))
+                raise DataError(f"field {name!r} is in some samples only: fill it in with .map", **self._where(i))
+        columns = {name: [sample[name] for sample in samples.values()] for name in names}
         extra: list[Any] = []
         named: dict[str, Any] = {}
         if function.rng is not None:
@@ -261,6 +272,12 @@ class Execution:
                     **where,
                 )
         return {i: {name: column[n] for name, column in result.items()} for n, i in enumerate(places)}
+
+    def _no_such_field(self, verb: str, field: str, sample: Sample, i: int) -> DataError:
+        error = no_such_field(verb, field, sample)
+        made = DataError(str(error), **self._where(i))
+        made.__cause__ = error
+        return made
 
     def _generator(self, function: Function, i: int) -> np.random.Generator:
         seed, epoch, source = self._key

@@ -2,8 +2,9 @@
 
 Owns the meaning of a sequence of stages: what is read, when a field is decoded and by what, which function gets which
 random numbers, and that a sample's result depends on nothing but the sample, the description, the seed and the epoch:
-neither on the rows it is decoded with nor on where. Reading blocks, ordering samples and filling the places of bad
-ones are not its business; errors name shard, offset and sample for those whose business it is.
+neither on the rows it is decoded with nor on where. What its fields are is learnt from the first samples. Reading
+blocks, ordering samples and filling the places of bad ones are not its business; errors name shard, offset and sample
+for those whose business it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rayingest.transforms.collate import collate
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, name_of, user_line
 from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
+from rayingest.transforms.schema import FieldType, Schema, infer
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
 __all__ = ["Decode", "Map", "MapBatches", "Pipeline", "Samples", "Select", "Stage"]
@@ -36,14 +38,15 @@ class Pipeline:
     """Stages and what they need to be run anywhere: immutable, picklable (with cloudpickle for local functions).
 
     `source` is the place of the data set among those read together. `collate`, where given, gets the list of sample
-    dicts and returns a dict of arrays or lists with the batch as first axis. Raises ConfigError for stages that
-    cannot work.
+    dicts and returns a dict of arrays or lists with the batch as first axis. `schema` is what `learn` gave; samples are
+    held to it, unless there is a `collate`. Raises ConfigError for stages that cannot work.
     """
 
     stages: tuple[Stage, ...]
     seed: int
     collate: CustomCollate | None = None
     source: int = 0
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -76,20 +79,19 @@ class Pipeline:
         """Bytes of a decoded sample as far as the shapes of its decoders' results are known; 0 if none is."""
         return self._program.known_bytes
 
-    def run(
-        self,
-        tables: Sequence[pa.Table],
-        table_of: np.ndarray,
-        row_of: np.ndarray,
-        ordinals: np.ndarray,
-        epoch: int,
-    ) -> Columns:
-        """Decoded, mapped and collated columns of n samples; sample i is row `row_of[i]` of `tables[table_of[i]]`.
+    def learn(
+        self, tables: Sequence[pa.Table], table_of: np.ndarray, row_of: np.ndarray, ordinals: np.ndarray
+    ) -> dict[str, FieldType]:
+        """The schema that these samples suggest, bad ones left out; arguments as of `run_samples`.
 
-        `ordinals` (n) are their places in the manifest. Raises DataError for what cannot be decoded and for any
-        exception in a user's function (naming the sample), ConfigError for fields that do not exist or do not fit.
+        Raises what is wrong with the first where none is good, ConfigError where they do not fit together.
         """
-        return self.finish(self.run_samples(tables, table_of, row_of, ordinals, epoch))
+        bad: dict[int, DataError] = {}
+        samples = self.run_samples(tables, table_of, row_of, ordinals, 0, bad)
+        if not samples and bad:
+            error = next(iter(bad.values()))
+            raise error.__cause__ if isinstance(error.__cause__, ConfigError) else error
+        return infer(samples, samples.fixed)
 
     def run_samples(
         self,
@@ -100,22 +102,23 @@ class Pipeline:
         epoch: int,
         bad: dict[int, DataError] | None = None,
     ) -> Samples:
-        """The n samples as dicts, decoded and mapped but not collated; arguments and errors as of `run`.
+        """n samples as dicts, decoded and mapped, not collated; sample i is row `row_of[i]` of `tables[table_of[i]]`.
 
-        Where `bad` is given, samples that are at fault are left out, and their errors put there by their place (0 to
-        n-1). What need not be a sample's own fault is raised all the same.
+        `ordinals` (n) are their places in the manifest. Raises DataError for what cannot be decoded or does not fit the
+        schema and for any exception in a user's function, naming the sample. Where `bad` is given, samples that are at
+        fault are left out, and their errors put there by their place (0 to n-1). What need not be a sample's own fault
+        is raised all the same.
         """
-        execution = Execution(self._program, self._plan, self._target, tables, table_of, row_of, ordinals)
+        schema = None if self.collate is not None else self.schema
+        execution = Execution(self._program, self._plan, self._target, schema, tables, table_of, row_of, ordinals)
         return execution.samples((self.seed, epoch, self.source), bad)
 
     def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:
-        """Collate samples: those of one `run_samples`, or, for a collate of the user, of several in a row."""
+        """Collate samples of one or of several `run_samples`. Raises ConfigError for what does not fit together."""
         if self.collate is not None:
             return self._custom(list(samples))
-        known = samples if isinstance(samples, Samples) else Samples(samples)
-        return collate(
-            known, fixed=known.fixed, expected=self._program.expected, ordinals=known.ordinals, written=known.written
-        )
+        assert self.schema is not None, "learn the schema first"
+        return collate(samples, self.schema, written=samples.written if isinstance(samples, Samples) else ())
 
     def _custom(self, samples: list[dict[str, Any]]) -> Columns:
         assert self.collate is not None

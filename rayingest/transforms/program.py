@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import numpy as np
 
@@ -130,11 +129,11 @@ def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan
         if isinstance(step, Select):
             for old in step.fields.values():
                 if old not in plans:
-                    no_such_field("select", old, plans)
+                    raise no_such_field("select", old, plans)
             plans = {new: replace(plans[old], name=new) for new, old in step.fields.items()}
         elif isinstance(step, DecodeStep):
             if step.field not in plans:
-                no_such_field("decode", step.field, plans)
+                raise no_such_field("decode", step.field, plans)
             plan = plans[step.field]
             # Only the last decoder's results live in the batch, so only it writes in place.
             before = tuple(replace(function, out_shape=None) for function in plan.decoders)
@@ -142,6 +141,6 @@ def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan
     return tuple(plans.values())
 
 
-def no_such_field(verb: str, field: str, there: Iterable[str]) -> NoReturn:
-    """ConfigError for a field that is asked for and is not there."""
-    raise ConfigError(f"{verb}: there is no field {field!r}; there are {', '.join(map(repr, there)) or 'none'}")
+def no_such_field(verb: str, field: str, there: Iterable[str]) -> ConfigError:
+    """For a field that is asked for and is not there."""
+    return ConfigError(f"{verb}: there is no field {field!r}; there are {', '.join(map(repr, there)) or 'none'}")

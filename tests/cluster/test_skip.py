@@ -230,6 +230,13 @@ def mistake(sample: dict[str, Any]) -> dict[str, Any]:
     return {"i": sample["json"]["i"]}
 
 
+def only_the_first(sample: dict[str, Any]) -> dict[str, Any]:
+    """Hardly any sample is good."""
+    if sample["json"]["i"]:
+        raise ValueError("not the first")
+    return {"i": sample["json"]["i"]}
+
+
 def fail_to_collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """A collate with a fault."""
     raise RuntimeError("cannot be stacked")
@@ -260,7 +267,7 @@ def test_what_is_no_samples_fault_is_never_skipped(
 def test_data_without_a_good_sample_is_an_error(shards: str, pool_of_1: ri.Pool, ray: bool) -> None:
     """Not an endless search."""
     options: dict[str, Any] = {"pool": pool_of_1} if ray else {"workers": 0}
-    data = ri.read_webdataset(shards).decode(png=int).shuffle(window=24).batch(12)
+    data = ri.read_webdataset(shards).select(json="json").map(only_the_first).shuffle(window=24).batch(12)
     with (
         data.loader(**options, **SKIP) as loader,
         pytest.raises(ri.DataError, match=r"no good sample of its window.* bad, .*shard.*sample"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from PIL import Image
 from ray import cloudpickle
 
 from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.schema import infer
 
 SHARD = {b"shard": b"mem://data/a.tar"}
 
@@ -46,7 +48,25 @@ def shard(start=0, n=4) -> pa.Table:
 def run(stages, *tables, epoch=0, seed=1, rows=None, **options):
     """All rows of the tables, or the given places in them, through a pipeline that has been pickled."""
     pipeline = cloudpickle.loads(cloudpickle.dumps(Pipeline(tuple(stages), seed, **options)))
-    return pipeline.run(*arguments(tables, rows), epoch)
+    return run_pipeline(pipeline, *tables, epoch=epoch, rows=rows)
+
+
+def run_pipeline(pipeline, *tables, epoch=0, rows=None):
+    """The columns of these rows, by the schema that they themselves suggest."""
+    samples = pipeline.run_samples(*arguments(tables, rows), epoch)
+    return learnt(pipeline, samples).finish(samples)
+
+
+def run_learnt(stages, *tables, rows=None):
+    """All rows, or these, by the schema of all rows of the tables, to which each is held: as a loader does it."""
+    pipeline = Pipeline(tuple(stages), 1)
+    pipeline = replace(pipeline, schema=pipeline.learn(*arguments(tables)))
+    return pipeline.finish(pipeline.run_samples(*arguments(tables, rows), 0))
+
+
+def learnt(pipeline, samples):
+    """The pipeline with the schema of these samples."""
+    return replace(pipeline, schema=infer(samples, samples.fixed))
 
 
 def arguments(tables, rows=None):

@@ -6,14 +6,14 @@ import numpy as np
 
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
-from tests.transforms.cases import arguments, jpeg, run, shard
+from tests.transforms.cases import arguments, jpeg, learnt, run, run_pipeline, shard
 
 
 def test_images_are_written_straight_into_the_batch():
     """The batch array is the one that the transform wrote into: its rows are the samples' own."""
     pipeline = Pipeline((Decode({"jpg": images.RandomResizedCrop(16)}),), 0)
     samples = pipeline.run_samples(*arguments([shard()]), 0)
-    columns = pipeline.finish(samples)
+    columns = learnt(pipeline, samples).finish(samples)
     for i, sample in enumerate(samples):
         assert np.shares_memory(sample["jpg"], columns["jpg"][i])
     assert columns["jpg"].flags.c_contiguous
@@ -59,7 +59,7 @@ def test_a_users_own_decoder_may_write_in_place():
             return out
 
     pipeline = Pipeline((Select({"x": "jpg"}), Decode({"x": Histogram()})), 0)
-    columns = pipeline.run(*arguments([shard()]), 0)
+    columns = run_pipeline(pipeline, shard())
     assert list(columns) == ["x"]
     assert columns["x"].dtype == np.float32
     assert columns["x"].sum() == sum(len(jpeg(i)) for i in range(4))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline
-from tests.transforms.cases import arguments, block, jpeg, noisy, run, shard
+from tests.transforms.cases import arguments, noisy, run, run_pipeline, shard
 
 
 class Counter:
@@ -33,11 +32,11 @@ def test_classes_are_set_up_once_per_pipeline_object():
     Counter.made = 0
     pipeline = Pipeline((Map(Counter),), 0)
     assert Counter.made == 0
-    assert pipeline.run(*arguments([shard()]), 0)["x"].tolist() == [1, 2, 3, 4]
-    assert pipeline.run(*arguments([shard(n=1)]), 0)["x"].tolist() == [5]
+    assert run_pipeline(pipeline, shard())["x"].tolist() == [1, 2, 3, 4]
+    assert run_pipeline(pipeline, shard(n=1))["x"].tolist() == [5]
     assert Counter.made == 1
     again = pickle.loads(pickle.dumps(pipeline))
-    assert again.run(*arguments([shard(n=1)]), 0)["x"].tolist() == [1]
+    assert run_pipeline(again, shard(n=1))["x"].tolist() == [1]
     assert Counter.made == 2
 
 
@@ -66,7 +65,7 @@ def test_map_batches_takes_and_gives_columns():
         return {"x": np.array(columns["cls"], np.int16) * 2, "k": columns["__key__"]}
 
     pipeline = Pipeline((MapBatches(together), Map(lambda s: {**s, "y": s["x"] + 1})), 0)
-    columns = pipeline.run(*arguments([shard()]), 0)
+    columns = run_pipeline(pipeline, shard())
     assert seen == [{"__key__": list, "jpg": list, "cls": list, "json": list}]
     assert (columns["x"].dtype, columns["x"].tolist()) == (np.int16, [0, 2, 4, 6])
     assert columns["y"].tolist() == [1, 3, 5, 7]
@@ -107,43 +106,8 @@ def test_a_users_collate_gets_all_samples():
 
     assert run([], shard(), collate=stack)["x"].tolist() == [0, 1, 2, 3]
     pipeline = Pipeline((), 0, collate=stack)
-    pieces = [pickle.loads(pickle.dumps(pipeline.run_samples(*arguments([shard(i, n=2)]), 0))) for i in (0, 2)]
+    pieces = [pipeline.run_samples(*arguments([shard(i, n=2)]), 0) for i in (0, 2)]
     columns = pipeline.finish([*pieces[0], *pieces[1]])
     assert isinstance(columns["x"], np.ndarray)
     assert columns["x"].tolist() == [0, 1, 2, 3]
     assert columns["k"] == ["k0", "k1", "k2", "k3"]
-
-
-def test_samples_survive_pickling():
-    """With what collating them needs to know, but not the batch arrays a second time."""
-    table = block(box=pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)), image=[jpeg(0), jpeg(1)])
-    pipeline = Pipeline((Decode({"image": images.Resize((32, 32))}),), 0)
-    samples = pipeline.run_samples(*arguments([table]), 0)
-    data = pickle.dumps(samples)
-    assert len(data) < 1.2 * 2 * 32 * 32 * 3
-    columns = pipeline.finish(pickle.loads(data))
-    assert list(columns) == ["box", "image"]
-    np.testing.assert_array_equal(columns["image"], pipeline.finish(samples)["image"])
-
-
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        ([1], "returned a list; it must be a dict"),
-        ({"x": [1]}, "a list of 1 for 'x'.*here 4 samples"),
-        ({"x": np.zeros((3, 4))}, r"array of shape \(3, 4\) for 'x'"),
-        ({"x": np.array(3)}, r"array of shape \(\) for 'x'"),
-        ({"x": "abcd"}, "a str for 'x'"),
-        ({3: [1, 2, 3, 4]}, "for 3"),
-    ],
-)
-def test_a_users_collate_must_return_columns(result, said):
-    """ConfigError that names what came."""
-    with pytest.raises(ConfigError, match=said):
-        run([], shard(), collate=lambda samples: result)
-
-
-def test_an_exception_in_a_users_collate_names_the_line():
-    """DataError with the line, as in any other function."""
-    with pytest.raises(DataError, match=r"collate .*: KeyError: 'z' \(in .*test_\w+.py:\d+, <lambda>\)"):
-        run([], shard(), collate=lambda samples: samples[0]["z"])

@@ -13,7 +13,7 @@ from rayingest.plan.keys import generator
 from rayingest.transforms import images
 from rayingest.transforms.collate import assemble
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
-from tests.transforms.cases import arguments, jpeg, noisy, noisy_x, run, shard
+from tests.transforms.cases import jpeg, noisy, noisy_x, run, run_pipeline, shard
 
 RANDOM = [
     Select({"image": "jpg", "label": "cls"}),
@@ -53,12 +53,12 @@ def test_results_do_not_depend_on_the_grouping_of_rows(order, cuts):
     """Any rows of any blocks, in any order and any pieces, put together: the same batch, bit for bit."""
     tables = [shard(), shard(4)]
     pipeline = Pipeline(tuple(RANDOM), 5)
-    whole = pipeline.run(*arguments(tables), 0)
+    whole = run_pipeline(pipeline, *tables)
     edges = [0, *sorted(cuts), 8]
     parts = []
     for begin, end in itertools.pairwise(edges):
         rows = np.array(order[begin:end], np.int64)
-        parts.append((rows, pipeline.run(*arguments(tables, rows), 0)))
+        parts.append((rows, run_pipeline(pipeline, *tables, rows=rows)))
     together = assemble(parts, 8, np.empty)
     assert together.keys() == whole.keys()
     for name in whole:

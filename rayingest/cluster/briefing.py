@@ -1,0 +1,116 @@
+"""The briefing: how each worker gets a stream's description, readers at once, decoders with the schema of its samples.
+
+Owns the description in the object store, and which decoder learns the schema for all of them. For one thread, the
+feeder's. Knows no tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import ray.exceptions as rx
+
+from rayingest.cluster.pool import Member, Pool
+from rayingest.errors import ConfigError, IngestError, WorkerError
+from rayingest.stream import Stream, Work
+
+_TRIES = 2
+"""So many decoders may die while they learn from a block's first samples before the next block's are taken."""
+
+Call = Callable[[Any, str, Member], None]
+"""(reference, kind, member): have the answer told as an arrival of that kind."""
+
+
+class Briefing:
+    """One stream's. Raises ConfigError for a description that cannot be sent to workers."""
+
+    def __init__(self, stream: Stream, pool: Pool, key: str, call: Call) -> None:
+        self._pool, self._key, self._call = pool, key, call
+        self._work = _shipped(stream.work)
+        self._learnt = self._work if stream.work.pipeline.collate is not None else None
+        self._heads = stream.heads()
+        self._waiting: list[Member] = []  # decoders, until the first of them has learnt the schema
+        self._learner: Member | None = None
+        self._deaths = 0
+
+    def introduce(self, member: Member) -> None:
+        """Give a new member the stream; a decoder as soon as the schema is known, which the first one learns."""
+        if member.role == "reader":
+            self._register(member, self._work)
+        else:
+            self._waiting.append(member)
+            self._go_on()
+
+    def learnt(self, member: Member, future: Any) -> None:
+        """A decoder learnt the schema, or could not. Raises what is wrong with the data or the description."""
+        if member is not self._learner:
+            return
+        self._learner = None
+        error = future.exception()
+        if error is None:
+            self._learnt = ray.put(future.result())
+        elif isinstance(error, rx.RayActorError):
+            self._deaths += 1
+            if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
+                del self._heads[0]
+            if not self._heads:
+                raise WorkerError(f"{self._deaths} decoders died of the first samples of the data, lastly: {error}")
+            self._pool.report_dead(member, error)
+        else:
+            raise refusal(error)
+        self._go_on()
+
+    def lost(self, member: Member) -> None:
+        """A member is gone."""
+        if member in self._waiting:
+            self._waiting.remove(member)
+        if member is self._learner:
+            self._learner = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._learnt is not None:
+            for member in self._waiting:
+                self._register(member, self._learnt)
+            self._waiting.clear()
+        elif self._learner is None and self._waiting:
+            self._learner = self._waiting[0]
+            self._call(self._learner.actor.learn.remote(self._work, self._heads), "learnt", self._learner)
+
+    def _register(self, member: Member, work: Any) -> None:
+        self._call(member.actor.register.remote(self._key, work), "registered", member)
+
+
+def refusal(error: BaseException) -> IngestError:
+    """What to raise where a worker could not take the description up."""
+    cause = error.cause if isinstance(error, rx.RayTaskError) else error
+    if isinstance(cause, IngestError):
+        return cause
+    last = str(error).strip().splitlines()[-1]
+    return ConfigError(
+        f"the workers cannot take up the description of the data: {last}; what it uses must be importable "
+        "there: install it, or give ray.init a runtime_env with working_dir or py_modules"
+    )
+
+
+def _shipped(work: Work) -> Any:
+    """The work in the object store."""
+    try:
+        return ray.put(work)
+    except Exception as error:
+        stages = [type(stage).__name__ for stage in work.pipeline.stages if not _can_be_sent(stage)]
+        raise ConfigError(
+            f"the description of the data ({', '.join(stages) or 'collate'}) cannot be sent to the workers: "
+            f"{str(error).strip().splitlines()[0]}; leave locks, files and connections to the worker: a class given to "
+            ".map is set up there"
+        ) from error
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        ray.cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
