@@ -79,7 +79,7 @@ def rows(batch: dict[str, Any]) -> Step:
             value = batch[name][row]
             if f"{name}_length" in batch:
                 value = value[: int(batch[f"{name}_length"][row])]
-            digest.update(name.encode())
+            digest.update(f"{name} {getattr(batch[name], 'dtype', list)}".encode())
             digest.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
         result.append((ordinal, digest.hexdigest()))
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,23 @@ def test_a_transform_that_raises_names_sample_shard_and_line(shards: str, cluste
     assert caught.value.key == "k000007"
     assert str(caught.value.shard).endswith("s-0000.tar")
     assert "streams.py" in str(caught.value)
+
+
+def not_to_be_sent(sample: dict[str, Any]) -> dict[str, Any]:
+    """A transform whose result lives in one process."""
+    return {"i": sample["json"]["i"], "lock": threading.Lock()}
+
+
+def test_what_cannot_travel_is_said_once(shards: str, cluster: Any, pool_of_1: ri.Pool) -> None:
+    """A result names its field, a description what of it; nothing is tried again."""
+    data = ri.read_webdataset(shards)
+    with data.map(not_to_be_sent).batch(4).loader(pool=pool_of_1) as loader:
+        with pytest.raises(ri.ConfigError, match=r"field 'lock' is a lock, which cannot be sent.*pickle"):
+            next(iter(loader))
+        assert loader.stats()["retries"] == 0
+    lock = threading.Lock()
+    with pytest.raises(ri.ConfigError, match=r"\(Map\) cannot be sent to the workers.*a class given to \.map"):
+        data.select(json="json").map(lambda sample: lock.locked() or sample).batch(4).loader(pool=pool_of_1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,16 @@ def test_ranks_without_a_row_get_an_empty_batch_with_all_columns(shards: str, po
             assert len(last["__index__"]) == 0
             assert last["image"].shape == (0, 8, 8, 3)
             assert last["name"] == []
+
+
+def test_columns_do_not_depend_on_which_rows_a_rank_has(tmp_path: Path, pool_of_1: ri.Pool) -> None:
+    """Empty lists, whole numbers among floats: the same dtypes on every rank, whatever it got."""
+    lines = [{"i": i, "tags": [1] * (i % 16 == 3), "x": i if i % 8 else 0.5} for i in range(48)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = ri.read_json(str(tmp_path / "a.jsonl")).batch(8)
+    expected = run(data)[0]
+    for world_size in (2, 8):
+        assert run(data, world_size)[0] == run(data, world_size, pool=pool_of_1)[0] == expected
 
 
 def stack_names(samples: list[dict[str, Any]]) -> dict[str, Any]:
