@@ -5,15 +5,15 @@ Immutable and picklable: every method returns a new one. It owns no state and no
 
 from __future__ import annotations
 
-import contextlib
-import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
+from rayingest.loading import make_loader
+from rayingest.options import Bytes, Flag, Function, Place, Positive, Seed, StorageOptions, Urls, checked, one_of
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.storage.files import Storage
@@ -26,8 +26,6 @@ from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
 BLOCK_BYTES = 2 << 20
 _SHOWN = 3
-
-Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -93,21 +91,21 @@ class Dataset:
         """
         return self._with(MapBatches(fn))
 
-    def shuffle(self, seed: int = 0, window: int | None = None, lanes: int | None = None) -> Dataset:
+    @checked()
+    def shuffle(self, seed: Seed = 0, window: Positive | None = None, lanes: Positive | None = None) -> Dataset:
         """Mix the samples, anew in every epoch.
 
         Args:
-            seed: a whole number; the order is a function of it, of the epoch and of the data alone.
+            seed: from 0 to 2**64 - 1; the order is a function of it, of the epoch and of the data alone.
             window: how many samples, all ranks counted, are mixed together; shards and blocks are shuffled as wholes
                 too. Default: 512 MiB of raw samples, at least 16 batches.
             lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
         """
-        window = None if window is None else _whole("window", window)
-        lanes = None if lanes is None else _whole("lanes", lanes)
-        return replace(self, shuffling=Shuffle(_whole("seed", seed), window, lanes))
+        return replace(self, shuffling=Shuffle(seed, window, lanes))
 
+    @checked()
     def batch(
-        self, size: int, *, partial: str = "drop", collate: Callable[[list[dict[str, Any]]], Any] | None = None
+        self, size: Positive, *, partial: Annotated[str, one_of(*PARTIALS)] = "drop", collate: Function | None = None
     ) -> Dataset:
         """Take `size` samples a step, all ranks together.
 
@@ -118,17 +116,9 @@ class Dataset:
             collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
                 dict of arrays or lists with the rows as first axis.
         """
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"batch({size!r}): a global batch is a whole number of samples, 1 or more")
-        if partial not in PARTIALS:
-            raise ConfigError(f"partial={partial!r}: choose one of {', '.join(map(repr, PARTIALS))}")
         return replace(self, batching=Batching(size, partial, collate))
 
-    def loader(self, **options: Any) -> Any:
-        """One rank's `Loader` of this data; see `rayingest.loading.make_loader` for its options."""
-        from rayingest.loading import make_loader
-
-        return make_loader(self, **options)
+    loader = make_loader
 
     @property
     def work(self) -> Work:
@@ -163,23 +153,16 @@ class Dataset:
         return made
 
 
-def _whole(name: str, value: Any) -> int:
-    """The value as a Python int, numpy's taken too; ConfigError for what is no whole number."""
-    if not isinstance(value, bool):
-        with contextlib.suppress(TypeError):
-            return operator.index(value)
-    raise ConfigError(f"{name}={value!r}: a whole number")
-
-
+@checked()
 def read_webdataset(
     urls: Urls,
     *,
-    index: str | os.PathLike[str] | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
-    strict: bool = True,
-    max_expansion: int | None = None,
-    allow_pipe: bool = False,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    strict: Flag = True,
+    max_expansion: Positive | None = None,
+    allow_pipe: Flag = False,
 ) -> Dataset:
     """Samples in WebDataset tar shards (.tar, .tar.gz, .tgz): files with one key, one field per extension.
 
@@ -198,24 +181,26 @@ def read_webdataset(
     return replace(made, allow_pipe=allow_pipe)
 
 
+@checked()
 def read_parquet(
     urls: Urls,
     *,
-    index: str | os.PathLike[str] | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
 ) -> Dataset:
     """Rows of Parquet files; a block is a row group. Arguments as of `read_webdataset`."""
     return _read("parquet", urls, index, block_bytes, storage_options, True)
 
 
+@checked()
 def read_json(
     urls: Urls,
     *,
-    index: str | os.PathLike[str] | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
-    max_expansion: int | None = None,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    max_expansion: Positive | None = None,
 ) -> Dataset:
     """Objects of JSON Lines files (.jsonl, .ndjson, .json, plain or .gz or .zst). Arguments as of `read_webdataset`."""
     return _read("json_lines", urls, index, block_bytes, storage_options, True, max_expansion=max_expansion)
@@ -224,14 +209,12 @@ def read_json(
 def _read(
     format_name: str,
     urls: Urls,
-    index: str | os.PathLike[str] | None,
+    index: Place | None,
     block_bytes: int,
     storage_options: Mapping[str, Any] | None,
     strict: bool,
     **options: Any,
 ) -> Dataset:
-    if block_bytes < 1:
-        raise ConfigError(f"block_bytes={block_bytes}: at least 1")
     return Dataset(
         format_name,
         _here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(_here, urls)),

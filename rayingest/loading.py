@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tqdm import tqdm
 
 from rayingest.errors import ConfigError
 from rayingest.formats.indexing import index_locally
+from rayingest.options import (
+    AfterCopy,
+    Bytes,
+    Count,
+    Decoders,
+    Device,
+    Flag,
+    Folder,
+    MaxErrors,
+    Positive,
+    Seconds,
+    checked,
+    kind,
+    one_of,
+)
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.manifest import Manifest
@@ -19,26 +32,23 @@ from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
-from rayingest.quarantine import Quarantine, check_max_errors
+from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.storage.index_cache import IndexCache
 from rayingest.stream import Stream
 from rayingest.summary import describe
-from rayingest.trainer.device import resolve_device, resolve_pin
-from rayingest.trainer.loader import Loader
-from rayingest.trainer.slots import SlotPool
 
 if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.dataset import Dataset
+    from rayingest.trainer.loader import Loader
+    from rayingest.trainer.slots import SlotPool
 
 DECODE_PATH = "pillow"
 
 _LEAST_AHEAD_STEPS = 16
 _LEAST_AHEAD_ROWS = 4096
 _LOCAL_BYTES = 256 << 20
-
-_log = logging.getLogger("rayingest")
 
 
 @dataclass(frozen=True)
@@ -67,24 +77,48 @@ class _View:
         return self.codec.position(state)
 
 
+def _pool(value: Any) -> Any:
+    from rayingest.cluster.pool import Pool
+
+    if not isinstance(value, Pool):
+        raise TypeError
+    return value
+
+
+def _agree(given: Mapping[str, Any]) -> None:
+    pool = given.get("pool")
+    if pool is not None and given.get("workers", pool.workers) != pool.workers:
+        raise ConfigError(
+            f"workers={given['workers']} beside a pool of {pool.workers}: the loader takes the pool's; leave one of "
+            "them out"
+        )
+    for name in ("max_errors", "quarantine"):
+        if given.get(name) is not None and given.get("on_error", "raise") == "raise":
+            raise ConfigError(
+                f"{name}={given[name]!r} is for on_error='skip'; with 'raise' the first bad sample is an error"
+            )
+
+
+@checked(_agree)
 def make_loader(
     dataset: Dataset,
+    /,
     *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    workers: int = 2,
-    device: Any = "cpu",
-    max_bytes: int | None = None,
-    prefetch: int = 2,
-    pool: Pool | None = None,
-    pin_memory: bool | None = None,
-    epochs: int | None = None,
-    uneven: bool = False,
-    after_copy: Mapping[str, Callable[[Any], Any]] | None = None,
-    start_timeout: float = 60.0,
-    on_error: str = "raise",
-    max_errors: float | None = None,
-    quarantine: str | os.PathLike[str] | None = None,
+    rank: Count | None = None,
+    world_size: Positive | None = None,
+    workers: Decoders = 2,
+    device: Device = "cpu",
+    max_bytes: Bytes | None = None,
+    prefetch: Count = 2,
+    pool: Annotated[Any, kind("a rayingest.Pool", _pool)] | None = None,
+    pin_memory: Flag | None = None,
+    epochs: Positive | None = None,
+    uneven: Flag = False,
+    after_copy: AfterCopy | None = None,
+    start_timeout: Seconds = 60.0,
+    on_error: Annotated[str, one_of("raise", "skip")] = "raise",
+    max_errors: MaxErrors | None = None,
+    quarantine: Folder | None = None,
 ) -> Loader:
     """One rank's loader. Errors about the options, the data and the cluster come from here.
 
@@ -107,13 +141,12 @@ def make_loader(
         quarantine: with "skip", a folder for the list of bad samples, a JSON Lines file for each rank; default: in the
             user's cache folder.
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigError(f"workers={workers!r}: a whole number of decoders, 0 for none (and no Ray)")
-    if prefetch < 0:
-        raise ConfigError(f"prefetch={prefetch}: a number of batches, 0 or more")
+    from rayingest.trainer.device import resolve_device, resolve_pin
+    from rayingest.trainer.loader import Loader
+    from rayingest.trainer.slots import SlotPool
+
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
-    _check_skipping(on_error, max_errors, quarantine)
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
     check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
@@ -149,18 +182,7 @@ def make_loader(
     )
 
 
-def _check_skipping(on_error: str, max_errors: float | None, quarantine: str | os.PathLike[str] | None) -> None:
-    if on_error not in ("raise", "skip"):
-        raise ConfigError(f"on_error={on_error!r}: choose 'raise' or 'skip'")
-    given = {"max_errors": max_errors, "quarantine": quarantine}
-    for name, value in given.items():
-        if on_error == "raise" and value is not None:
-            raise ConfigError(f"{name}={value!r} is for on_error='skip'; with 'raise' the first bad sample is an error")
-    if max_errors is not None:
-        check_max_errors(max_errors)
-
-
-def _quarantine(stream: Stream, folder: str | os.PathLike[str] | None, max_errors: float | None) -> Quarantine:
+def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None) -> Quarantine:
     name = f"{stream.manifest.fingerprint}-rank{stream.planner.rank}"
     return Quarantine(folder, name, max_errors, stream.work.storage.storage_options)
 
@@ -199,8 +221,6 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
     budget.check_shared_memory(budget.store_bytes())
     if max_bytes is None:
         max_bytes = budget.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
-    elif max_bytes < 1:
-        raise ConfigError(f"max_bytes={max_bytes}: a number of bytes, at least one block and one batch")
     describe(stream, max_bytes)
     return Limits(
         max_bytes=max_bytes,

@@ -113,11 +113,12 @@ def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
     [
         (CONFIG.format(urls="none/*.tar"), "matches no file"),
         (CONFIG.format(urls="data/*.tar") + "epochs: 3", "epochs: there is no such key"),
+        (CONFIG.format(urls="data/*.tar").replace("device: cuda", "device: gpu"), "device: 'gpu': 'cpu'"),
         (CONFIG.format(urls="data/*.tar").replace("size: 8", "size: 80"), "less than one global batch of 80"),
         (CONFIG.format(urls="data/*.tar").replace("png", "jpg"), "field 'image' is missing"),
         (CONFIG.format(urls="c.yaml"), "c.yaml"),
     ],
-    ids=["no files", "unknown key", "too large a batch", "no such field", "no tar"],
+    ids=["no files", "unknown key", "no such device", "too large a batch", "no such field", "no tar"],
 )
 def test_what_cannot_work_is_one_line_on_stderr(run: Run, folder: Path, text: str, words: str) -> None:
     """Exit status 1 and no traceback, whether the file, the data or the order is at fault."""

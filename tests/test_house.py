@@ -23,6 +23,7 @@ FLOOR = {
     "transforms": 1,
     "stream": 1,
     "quarantine": 1,
+    "options": 1,
     "cluster": 2,
     "local": 2,
     "trainer": 3,

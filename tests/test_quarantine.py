@@ -104,19 +104,11 @@ def test_by_default_one_in_twenty_may_be_bad(tmp_path: Path) -> None:
     made(tmp_path, 1.0).admit(10_000, bad(*range(10_000)))
 
 
-@pytest.mark.parametrize("value", [-1, -0.5, 0.0, 1.5, True, "3"])
-def test_what_is_neither_a_count_nor_a_part_is_refused(tmp_path: Path, value: Any) -> None:
-    """The message has the value and examples."""
-    with pytest.raises(ConfigError, match=f"max_errors={value!r}"):
-        made(tmp_path, value)
-
-
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     """Before any work is done."""
     (tmp_path / "file").touch()
-    for folder, words in [(tmp_path / "file" / "x", "cannot be made"), ("s3://b/c", "of this machine's"), (3, "3")]:
-        with pytest.raises(ConfigError, match=words):
-            made(folder)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot be made"):
+        made(tmp_path / "file" / "x")
 
 
 def test_the_default_is_in_the_users_cache_folder(cache_home: Path) -> None:

@@ -17,7 +17,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import ray
 from ray.exceptions import ActorUnavailableError
@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayingest.cluster.decoder import CONTROL, Decoder
 from rayingest.cluster.reader import THREADS, Reader
 from rayingest.errors import ConfigError, IngestError, WorkerError
+from rayingest.options import Seconds, checked, whole
 
 Role = Literal["reader", "decoder"]
 
@@ -79,11 +80,13 @@ class Pool:
     `close` it.
     """
 
-    def __init__(self, workers: int = 2, *, start_timeout: float = 60.0) -> None:
-        if workers < 1:
-            raise ConfigError(
-                f"Pool(workers={workers}): a pool has at least 1 decoder; for none, use loader(workers=0)"
-            )
+    @checked()
+    def __init__(
+        self,
+        workers: Annotated[int, whole("a whole number of decoders, 1 or more; for none use loader(workers=0)", 1)] = 2,
+        *,
+        start_timeout: Seconds = 60.0,
+    ) -> None:
         self.workers, self.start_timeout = workers, start_timeout
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}

@@ -13,18 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rayingest import dataset as api
-from rayingest.config.document import Loc, Mistakes, nearest, read_document, unknown_key
+from rayingest.config.document import Loc, Mistakes, read_document, unknown_key
 from rayingest.config.functions import AFTER_COPY, resolve, resolve_decoder
-from rayingest.config.sections import (
-    READS,
-    AnySection,
-    Batch,
-    LoaderOptions,
-    Section,
-    Shuffle,
-    check_section,
-)
+from rayingest.config.sections import BATCH, LOADER, READERS, READS, SHUFFLE, AnySection, Section, check_section
 from rayingest.errors import ConfigError
+from rayingest.options import nearest
 
 __all__ = ["Config", "Section", "load_config"]
 
@@ -90,33 +83,29 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
         if dataset is not None:
             dataset = _added(dataset, stage, arguments, (stage,), mistakes)
     if "shuffle" in data:
-        shuffle = check_section(Shuffle, data["shuffle"], ("shuffle",), mistakes)
+        shuffle = check_section(SHUFFLE, data["shuffle"], ("shuffle",), mistakes)
         if dataset is not None and shuffle is not None:
             dataset = _added(dataset, "shuffle", shuffle.given(), ("shuffle",), mistakes)
     if "batch" in data:
-        section, collate = _taken(data["batch"], "collate")
-        fn = None if collate is None else resolve(collate, {}, ("batch", "collate"), mistakes)
-        batch = check_section(Batch, section, ("batch",), mistakes)
+        section = _resolved(data["batch"], "collate", lambda spec, loc: resolve(spec, {}, loc, mistakes), ("batch",))
+        batch = check_section(BATCH, section, ("batch",), mistakes)
         if dataset is not None and batch is not None:
-            dataset = _added(dataset, "batch", {**batch.given(), "collate": fn}, ("batch",), mistakes)
+            dataset = _added(dataset, "batch", batch.given(), ("batch",), mistakes)
     return dataset
 
 
 def _read(section: Any, mistakes: Mistakes) -> api.Dataset | None:
-    name = section.get("format") if isinstance(section, dict) else None
+    keys = dict(section) if isinstance(section, dict) else {}
+    name = keys.pop("format", None)
     if not isinstance(name, str) or name not in READS:
         said = "is missing" if name is None else f"{name!r} is not known"
         mistakes.add(("read", "format"), f"{said}; formats: {', '.join(READS)}{nearest(str(name), READS)}")
         return None
-    read = check_section(READS[name], section, ("read",), mistakes)
+    read = check_section(READS[name], keys, ("read",), mistakes)
     if read is None:
         return None
-    given = {key: value for key, value in read.given().items() if value is not None}
-    reader = {"webdataset": api.read_webdataset, "parquet": api.read_parquet, "json": api.read_json}[
-        given.pop("format")
-    ]
     try:
-        return reader(**given)
+        return READERS[name](**read.given())
     except ConfigError as error:
         mistakes.add(("read",), str(error))
         return None
@@ -158,21 +147,24 @@ def _added(dataset: api.Dataset, method: str, arguments: Any, loc: Loc, mistakes
 
 
 def _options(section: Any, mistakes: Mistakes) -> dict[str, Any]:
-    section, specs = _taken(section, "after_copy")
-    loc: Loc = ("loader", "after_copy")
-    if specs is not None and not isinstance(specs, dict):
-        mistakes.add(loc, f"{specs!r} stands where fields are needed, as in image: ...")
-        specs = None
-    functions = {key: resolve(spec, AFTER_COPY, (*loc, key), mistakes) for key, spec in (specs or {}).items()}
-    options = check_section(LoaderOptions, section, ("loader",), mistakes)
+    def functions(specs: Any, loc: Loc) -> dict[str, Any] | None:
+        if not isinstance(specs, dict):
+            mistakes.add(loc, f"{specs!r} stands where fields are needed, as in image: ...")
+            return None
+        made = {key: resolve(spec, AFTER_COPY, (*loc, key), mistakes) for key, spec in specs.items()}
+        return {str(key): fn for key, fn in made.items() if fn is not None}
+
+    options = check_section(LOADER, _resolved(section, "after_copy", functions, ("loader",)), ("loader",), mistakes)
     given = {} if options is None else options.given()
     if given.get("quarantine"):
         given["quarantine"] = os.path.join(os.getcwd(), os.path.expanduser(given["quarantine"]))  # noqa: PTH109, PTH111
-    return {**given, "after_copy": functions} if functions else given
+    return given
 
 
-def _taken(section: Any, key: str) -> tuple[Any, Any]:
-    """The section without this key, and the key's value: names of functions have rules of their own."""
-    if not isinstance(section, dict):
-        return section, None
-    return {name: value for name, value in section.items() if name != key}, section.get(key)
+def _resolved(section: Any, key: str, resolving: Callable[[Any, Loc], Any], loc: Loc) -> Any:
+    """The section with what the names of functions at this key stand for; without the key where there is none."""
+    if not isinstance(section, dict) or section.get(key) is None:
+        return section
+    made = resolving(section[key], (*loc, key))
+    rest = {name: value for name, value in section.items() if name != key}
+    return rest if made is None else {**rest, key: made}

@@ -6,7 +6,6 @@ place. Knows nothing of what the file means.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import yaml
 
 from rayingest.errors import ConfigError
+from rayingest.options import known_names
 
 Loc = tuple[str | int, ...]
 """Keys and list indices that lead from the top of the file to a value."""
@@ -83,18 +83,9 @@ def read_document(path: Path) -> Document:
     return Document(data, mistakes)
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where one of the names is near or contains this one, case aside; else ""."""
-    by_lower = {other.lower(): other for other in allowed}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    near = near or [other for other in by_lower if len(name) > 2 and name.lower() in other][:1]
-    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
-
-
 def unknown_key(name: str, allowed: Iterable[str]) -> str:
     """What to say of a key that does not exist."""
-    names = list(allowed)
-    return f"there is no such key; allowed: {', '.join(names) or 'none'}{nearest(name, names)}"
+    return f"there is no such key; {known_names(name, allowed)}"
 
 
 def _walk(node: yaml.Node, loc: Loc, mistakes: Mistakes, walked: set[int]) -> None:

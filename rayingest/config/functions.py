@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rayingest.config.document import Loc, Mistakes, nearest, unknown_key
+from rayingest.config.document import Loc, Mistakes, unknown_key
 from rayingest.errors import ConfigError
+from rayingest.options import nearest
 from rayingest.transforms import images
 
 IMAGES: Mapping[str, Any] = {

@@ -1,89 +1,42 @@
 """The sections of a configuration and their keys: the names, types and limits of the API's own arguments.
 
-Owns what may be written, and what is said where it is something else. Defaults are the API's: a key that is not given
-is not passed on.
+Owns what is said where something else is written. Defaults are the API's: a key that is not given is not passed on.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
+from rayingest import dataset
 from rayingest.config.document import Loc, Mistakes, unknown_key
-from rayingest.plan.order import PARTIALS
-
-AtLeastOne = Annotated[int, Field(ge=1)]
+from rayingest.options import Options, options_of, shown
 
 
-class Section(BaseModel):
-    """Known keys, values that are of their type already. Jobs derive the model of their own section from it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class Section(Options):
+    """What stands in one section. Jobs derive the model of their own section from it."""
 
     def given(self) -> dict[str, Any]:
         """The keys that the file has."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-class Read(Section):
-    """`ri.read_<format>(...)`."""
-
-    format: str
-    urls: str | list[str]
-    index: str | None = None
-    block_bytes: AtLeastOne | None = None
-    storage_options: dict[str, Any] | None = None
+def _section_of(call: Callable[..., Any], without: Collection[str] = ()) -> type[Section]:
+    """The section whose keys are a call's options."""
+    fields = {name: field for name, field in options_of(call).items() if name not in without}
+    return create_model(call.__name__, __base__=Section, __module__=call.__module__, **fields)  # type: ignore[call-overload,no-any-return]
 
 
-class ReadJson(Read):
-    """`ri.read_json(...)`."""
+READERS = {"webdataset": dataset.read_webdataset, "parquet": dataset.read_parquet, "json": dataset.read_json}
+"""By the names of formats in a configuration."""
 
-    max_expansion: AtLeastOne | None = None
-
-
-class ReadWebDataset(ReadJson):
-    """`ri.read_webdataset(...)`."""
-
-    strict: bool = True
-    allow_pipe: bool = False
-
-
-READS: dict[str, type[Read]] = {"webdataset": ReadWebDataset, "parquet": Read, "json": ReadJson}
-
-
-class Shuffle(Section):
-    """`.shuffle(...)`."""
-
-    seed: int = 0
-    window: AtLeastOne | None = None
-    lanes: AtLeastOne | None = None
-
-
-class Batch(Section):
-    """`.batch(...)`; `collate` names a function."""
-
-    size: AtLeastOne
-    partial: Literal[PARTIALS] = "drop"  # type: ignore[valid-type]
-    collate: Any = None
-
-
-class LoaderOptions(Section):
-    """`.loader(...)`, without what belongs to a process: its rank, the world size and a pool."""
-
-    workers: Annotated[int, Field(ge=0)] = 2
-    device: str = "cpu"
-    max_bytes: AtLeastOne | None = None
-    prefetch: Annotated[int, Field(ge=0)] = 2
-    pin_memory: bool | None = None
-    epochs: AtLeastOne | None = None
-    uneven: bool = False
-    after_copy: dict[str, Any] | None = None
-    start_timeout: Annotated[float, Field(gt=0)] = 60.0
-    on_error: Literal["raise", "skip"] = "raise"
-    max_errors: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)] | None = None
-    quarantine: str | None = None
-
+READS = {name: _section_of(reader) for name, reader in READERS.items()}
+SHUFFLE = _section_of(dataset.Dataset.shuffle)
+BATCH = _section_of(dataset.Dataset.batch)
+LOADER = _section_of(dataset.Dataset.loader, without={"rank", "world_size", "pool"})
+"""Without what belongs to a process."""
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -122,7 +75,7 @@ def _explain(model: type[BaseModel], data: Any, details: Any) -> tuple[Loc, str,
             break
         value, depth = value[part], depth + 1  # type: ignore[index]
     message: str = details["msg"]
-    return loc[:depth], f"{value!r}: ", message[:1].lower() + message[1:]
+    return loc[:depth], f"{shown(details)}: ", message[:1].lower() + message[1:]
 
 
 def _fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
