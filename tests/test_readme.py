@@ -27,6 +27,8 @@ def blocks(language: str) -> list[str]:
 def test_the_examples_run(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """All of README's Python, one block after the other, in an empty folder, with the configuration shown."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cluster, "shutdown", lambda: None)  # the tests' own cluster serves
+    monkeypatch.setattr(cluster, "init", lambda num_cpus: None)
     (configuration,) = blocks("yaml")
     (tmp_path / "train.yaml").write_text(configuration)
     names: dict[str, Any] = {"__name__": "readme"}
