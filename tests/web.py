@@ -13,6 +13,7 @@ class WebServer:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.failures: list[int] = []
+        self.down = 0  # the status of every answer, where not 0
         self.requests: list[str] = []
         outer = self
 
@@ -32,6 +33,7 @@ class WebServer:
                 outer.requests.append(f"{self.command} {self.path}")
                 data = outer.files.get(self.path.partition("?")[0])
                 status = outer.failures.pop(0) if outer.failures and body else 200 if data is not None else 404
+                status = outer.down or status
                 data = data if status == 200 and data is not None else b""
                 etag = f'"{hash(data)}"'
                 span = self.headers.get("Range")

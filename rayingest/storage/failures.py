@@ -12,6 +12,7 @@ T = TypeVar("T")
 PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Errors that another try does not mend."""
 
+_ABSENT = {404, 410}
 _RETRY_STATUS = {408, 425, 429}
 
 
@@ -56,3 +57,11 @@ def is_transient(error: BaseException) -> bool:
     if status is not None:
         return status in _RETRY_STATUS or status >= 500
     return isinstance(error, storage_errors()) and not isinstance(error, PERMANENT)
+
+
+def unmasked(error: FileNotFoundError) -> BaseException:
+    """What really happened: fsspec's web files are "not found" whatever went wrong in looking for them."""
+    cause = error.__cause__
+    if not isinstance(cause, storage_errors()) or isinstance(cause, FileNotFoundError) or status_of(cause) in _ABSENT:
+        return error
+    return cause

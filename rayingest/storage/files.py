@@ -19,7 +19,7 @@ import fsspec.core
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
-from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, within
+from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
 from rayingest.storage.library_log import hide_credentials
 from rayingest.storage.redact import PIPE, redact, redact_text
 
@@ -151,6 +151,8 @@ class Storage:
                 return operation(fs, name)
             except IngestError:
                 raise
+            except FileNotFoundError as error:
+                raise unmasked(error) from None
             except (ValueError, TypeError, NotImplementedError) as error:  # options that the library cannot work with
                 raise ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}") from None
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
+import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 UNKNOWN_SIZE = -1
 """The size of what no listing tells of: the output of a command."""
+
+_SHOWN = 5
+_COMPARED = 5000
 
 # Best first: what changes with the contents, then what changes with a write.
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
@@ -61,3 +66,13 @@ def mark_of(info: dict[str, Any]) -> str:
             # One file's time comes as a float from a listing and as a date from a single look in some storages.
             return f"{value:.6f}" if isinstance(value, float) else str(value).strip('"')
     return ""
+
+
+def likeliest(wanted: str, names: Collection[str], suffixes: Sequence[str]) -> list[str]:
+    """A few of a folder's names: those like the one wanted, else shards, folders and all else before what is hidden."""
+    by_lower = {name.lower(): name for name in sorted(names)}
+    place = bisect.bisect(ordered := sorted(by_lower), wanted.lower())
+    around = ordered[max(0, place - _COMPARED) : place + _COMPARED]
+    near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), around, n=_SHOWN)]
+    rest = sorted(names, key=lambda name: (name.startswith("."), not ends_in(name, suffixes), "." in name, name))
+    return near or rest[:_SHOWN]

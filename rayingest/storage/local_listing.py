@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rayingest.errors import ConfigError
 from rayingest.storage.files import Storage, local_path
-from rayingest.storage.listing import Found, ends_in
-
-_SHOWN = 5
+from rayingest.storage.listing import Found, ends_in, likeliest
 
 
 def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dict[str, list[Found]]:
@@ -26,16 +24,16 @@ def glob(storage: Storage, url: str) -> list[Found]:
     return [shard for path in paths if (shard := _file(path)) is not None]
 
 
-def nearby(storage: Storage, url: str) -> list[str]:
-    """A few names in the nearest folder that exists."""
-    folder = os.path.dirname(_path(url))  # noqa: PTH120
+def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
+    """A few names in the nearest folder that exists, those like the missing one if there are any."""
+    folder, wanted = _path(url), ""
     while not os.path.isdir(folder):  # noqa: PTH112
-        folder = os.path.dirname(folder)  # noqa: PTH120
+        folder, wanted = os.path.split(folder)
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208
+        names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return []
-    return [os.path.join(folder, name) for name in names[:_SHOWN]]
+    return [os.path.join(folder, name) for name in likeliest(wanted, names, suffixes)]
 
 
 def _path(url: str) -> str:

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rayingest.errors import ConfigError, IngestError
+from rayingest.errors import ConfigError, DataError, IngestError
+from rayingest.storage.failures import unmasked
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found, common_prefix, ends_in, mark_of
+from rayingest.storage.listing import Found, common_prefix, ends_in, likeliest, mark_of
 from rayingest.storage.redact import redact
 
 _AT_ONCE = 16
 _WORTH_A_LISTING = 8
-_SHOWN = 5
 
 Infos = dict[str, dict[str, Any]]
 """What fsspec tells of files, by their names in the filesystem."""
@@ -85,14 +85,25 @@ def glob(storage: Storage, url: str) -> list[Found]:
     return list(_with_sizes(storage, form, _files(infos)).values())
 
 
-def nearby(storage: Storage, url: str) -> list[str]:
-    """A few names in the folder that was meant; none where storage does not tell."""
+def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
+    """A few names in the nearest folder that exists, those like the missing one if there are any.
+
+    None where storage does not tell. DataError where it does not answer: then nobody knows what is missing.
+    """
+    form = _Form.of(storage, url)
+    folder, wanted = form.name(url), ""
     try:
-        form = _Form.of(storage, url)
-        listed = storage.on_filesystem(url, lambda fs, name: _names_in(fs, fs._parent(name)), "list")
-        return [redact(form.url(name)) for name in sorted(listed)[:_SHOWN]]
-    except (IngestError, NotImplementedError):
+        while not (infos := storage.on_filesystem(url, lambda fs, _: _names_in(fs, folder), "list")):  # noqa: B023
+            above = form.fs._parent(folder)
+            if above == folder or (wanted and _is_web(form.fs)):  # a web page further up is no folder of this file
+                return []
+            folder, wanted = above, folder.rpartition("/")[2]
+    except (IngestError, NotImplementedError) as error:
+        if isinstance(error, DataError) and error.transient:
+            raise
         return []
+    urls = {name.rpartition("/")[2]: form.url(name) for name in infos}
+    return [redact(urls[name]) for name in likeliest(wanted, urls, suffixes)]
 
 
 def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) -> list[Found]:
@@ -142,7 +153,9 @@ def _names_in(fs: Any, folder: str) -> Infos:
 def _info(fs: Any, name: str) -> dict[str, Any] | None:
     try:
         return dict(_fresh(fs, name).info(name))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if unmasked(error) is not error:
+            raise
         return None
 
 

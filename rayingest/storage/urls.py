@@ -17,7 +17,7 @@ import bracex
 from rayingest.errors import ConfigError
 from rayingest.storage import local_listing, pipes, remote_listing
 from rayingest.storage.files import Storage, local_path
-from rayingest.storage.listing import Found, common_prefix, has_magic, within_url
+from rayingest.storage.listing import Found, common_prefix, ends_in, has_magic, within_url
 from rayingest.storage.redact import redact
 
 __all__ = ["Listing", "list_shards", "redact"]
@@ -97,7 +97,7 @@ def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
             missing.append(name)
         found.update((shard.url, shard) for shard in lists[name])
     if missing:
-        raise ConfigError(_nothing_there(url, names, missing, lister.nearby(storage, missing[0]), suffixes))
+        raise ConfigError(_nothing_there(url, names, missing, lister.nearby(storage, missing[0], suffixes), suffixes))
     return sorted(found.values(), key=lambda shard: shard.url)
 
 
@@ -129,8 +129,8 @@ def _nothing_there(
         what = f"{len(missing)} of the {len(names)} names in {redact(url)!r} match no file: {shown}"
     else:
         what = f"{redact(url)!r} matches no file"
-    there = f"; nearby there are: {', '.join(nearby)}" if nearby else ""
-    return f"{what} (of a folder, files ending in {', '.join(suffixes)} are taken){there}"
+    rule = "" if ends_in(missing[0], suffixes) else f" (of a folder, files ending in {', '.join(suffixes)} are taken)"
+    return what + rule + (f"; nearby there are: {', '.join(nearby)}" if nearby else "")
 
 
 def _refuse_duplicates(found: Sequence[Found]) -> None:

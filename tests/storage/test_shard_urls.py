@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 
-from rayingest.errors import ConfigError
+from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, list_shards
 
@@ -112,12 +113,23 @@ def test_missing_files_of_a_brace_range_are_named(shards: Path, bucket: str) -> 
 def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) -> None:
     """For a wrong name, glob, folder, and a folder without shards."""
     (shards / "empty").mkdir()
+    (shards / ".hidden").touch()
+    likely = {
+        "a1.tar": ["a-1.tar"],
+        "readme.*": ["README.md"],
+        "sup/deep/*.tar": ["sub"],
+        "sub/c.tar": ["sub/b.TAR"],
+        "nowhere/x.tar": ["a-0.tar", "a-1.tar", "a-2.tar", "empty", "sub"],
+        "nowhere/": ["a-0.tar", "a-1.tar", "a-2.tar", "empty", "sub"],
+    }
     for base in (str(shards), bucket):
-        for pattern in ("nope.tar", "n*.tar", "nowhere/"):
+        for pattern, near in likely.items():
             with pytest.raises(ConfigError) as caught:
                 listed(f"{base}/{pattern}")
-            assert f"{base}/{pattern}" in str(caught.value)
-            assert f"{base}/README.md" in str(caught.value)
+            told, _, nearby = str(caught.value).partition("; nearby there are: ")
+            assert told.startswith(f"'{base}/{pattern}' matches no file")
+            named = [f"{base}/{name}" for name in near if base != bucket or name != "empty"]
+            assert nearby.split(", ")[: len(named)] == named, pattern
     with pytest.raises(ConfigError, match=r"matches no file .*\.tar, \.tar\.gz"):
         listed(shards / "empty")
     with pytest.raises(ConfigError, match="list of URLs is empty"):
@@ -176,3 +188,15 @@ def test_web_urls_list_by_name_with_etags_and_queries(web: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         listed(f"{web.url}/d/12.tar?sig=hunter2")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("urls", ["a.tar", "d/*.tar", "d/", "d/{0..12}.tar"])
+def test_a_server_that_does_not_answer_is_not_an_empty_match(urls: str) -> None:
+    """Nobody knows what is there: the failure is named, after the agreed tries."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and not listening
+        base = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(DataError, match=r"tried 2 times.*Cannot connect to host 127\.0\.0\.1") as caught:
+            listed(f"{base}/{urls}", storage=Storage(attempts=2, first_wait=0.0))
+    assert caught.value.transient
+    assert str(caught.value.shard).startswith(base)

@@ -93,6 +93,18 @@ def test_missing_file_is_an_error_at_once(url: str) -> None:
         assert not caught.value.transient
 
 
+def test_a_server_that_fails_is_not_a_missing_file(web: Any) -> None:
+    """As fsspec has it: it would be skipped for bad data, and its user would look for it."""
+    web.files = {"/a.tar": DATA}
+    web.down = 503
+    with pytest.raises(DataError, match="503") as caught:
+        Storage(attempts=2, first_wait=0.0).size(f"{web.url}/a.tar")
+    assert caught.value.transient
+    web.down = 403
+    with pytest.raises(ConfigError, match="403"):
+        Storage(first_wait=60.0).size(f"{web.url}/a.tar")
+
+
 def test_transient_failures_are_tried_again(unsteady: type[Unsteady]) -> None:
     """Two failures, then the answer."""
     unsteady.failures = [OSError("reset"), TimeoutError("slow")]
