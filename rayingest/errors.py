@@ -18,8 +18,9 @@ class DataError(IngestError):
 
     `shard` is the URL without credentials, `offset` the place in it in the format's own units (bytes of a tar, row of a
     Parquet file, line byte of a JSON Lines file), `sample` the sample's ordinal in the manifest, `key` its own name.
-    Any of them is None where it is not known. `transient`: the data need not be at fault (storage failed or did not
-    answer, a time ran out, memory was short), so that no sample is ever skipped for it.
+    Where only the sample's block is known, the offset is the block's, and the reason says so. Any of them is None where
+    it is not known. `transient`: the data need not be at fault (storage failed or did not answer, a time ran out,
+    memory was short), so that no sample is ever skipped for it.
     """
 
     def __init__(
@@ -37,6 +38,10 @@ class DataError(IngestError):
         named = {"shard": shard, "offset": offset, "sample": sample, "key": key}
         where = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
         super().__init__(f"{reason} [{where}]" if where else reason)
+
+    def saying(self, reason: str) -> DataError:
+        """The same error with another reason."""
+        return _rebuild_data_error(reason, self.__reduce__()[1][1])
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = {"shard": self.shard, "offset": self.offset, "sample": self.sample, "key": self.key}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayingest.errors import DataError
+from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Block
 from rayingest.plan.manifest import Manifest
@@ -23,6 +23,8 @@ from rayingest.plan.standins import FilledStep
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.transforms.pipeline import Pipeline, Samples
+from rayingest.transforms.rows import Rows as RawRows
+from rayingest.transforms.schema import RESERVED
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
 
@@ -67,8 +69,23 @@ class Work:
             except DataError as error:
                 if error.transient:
                     raise
-                first = first or error
+                first = first or self._explained(error, spans)
         raise first or DataError("there are no samples")
+
+    def _explained(self, error: DataError, spans: Spans) -> DataError:
+        """The error, and which of the raw fields to be read no sample of this block has: that may be all there is."""
+        if self.pipeline.columns is None:
+            return error
+        everything = replace(self, pipeline=replace(self.pipeline, stages=()))
+        try:
+            raw = RawRows(everything.read(spans)[0])
+        except IngestError:
+            return error
+        absent = [name for name in self.pipeline.columns if name not in raw.names]
+        if raw.is_json or not absent:
+            return error
+        found = f"no sample around it has a field {absent[0]!r}; there are {', '.join(map(repr, raw.names))}"
+        return error.saying(f"{error.reason}; {found}")
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ class Stream:
         """The error, with what it does not know of the sample in this row and of where that is."""
         shard, begin = self.place(int(picks.block[row]))
         return DataError(
-            error.reason,
+            error.reason if error.offset is not None else f"{error.reason}; the offset is that of its block",
             shard=error.shard or shard,
             offset=begin if error.offset is None else error.offset,
             sample=int(picks.ordinal[row]) if error.sample is None else error.sample,
@@ -165,7 +182,15 @@ class Stream:
         return Rows(picks.epoch, table_of, picks.row[chosen], picks.ordinal[chosen])
 
     def complete(self, picks: Picks, columns: Columns) -> Columns:
-        """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`."""
+        """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`.
+
+        ConfigError where a collate function of the user's gave columns of these names.
+        """
+        taken = [name for name in RESERVED if name in columns]
+        if taken:
+            raise ConfigError(
+                f"collate gave a field {taken[0]!r}, which the loader adds itself: call it something else"
+            )
         batch: Columns = {name: column[: picks.rows] for name, column in columns.items()}
         batch["__index__"] = picks.ordinal[: picks.rows]
         if self.flag_valid:

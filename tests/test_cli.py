@@ -115,7 +115,10 @@ def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
         (CONFIG.format(urls="data/*.tar") + "epochs: 3", "epochs: there is no such key"),
         (CONFIG.format(urls="data/*.tar").replace("device: cuda", "device: gpu"), "device: 'gpu': 'cpu'"),
         (CONFIG.format(urls="data/*.tar").replace("size: 8", "size: 80"), "less than one global batch of 80"),
-        (CONFIG.format(urls="data/*.tar").replace("png", "jpg"), "field 'image' is missing"),
+        (
+            CONFIG.format(urls="data/*.tar").replace("png", "jpg"),
+            "a field 'jpg'; there are '__key__', 'json', 'png' [shard",
+        ),
         (CONFIG.format(urls="c.yaml"), "c.yaml"),
     ],
     ids=["no files", "unknown key", "no such device", "too large a batch", "no such field", "no tar"],

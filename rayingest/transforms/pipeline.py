@@ -90,7 +90,7 @@ class Pipeline:
         samples = self.run_samples(tables, table_of, row_of, ordinals, 0, bad)
         if not samples and bad:
             error = next(iter(bad.values()))
-            raise error.__cause__ if isinstance(error.__cause__, ConfigError) else error
+            raise ConfigError(str(error)) if isinstance(error.__cause__, ConfigError) else error
         return infer(samples, samples.fixed)
 
     def run_samples(

@@ -11,6 +11,7 @@ from typing import Any
 
 from rayingest.errors import ConfigError
 from rayingest.transforms.functions import decode_function, map_function
+from rayingest.transforms.schema import RESERVED
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class Select:
         wrong = {new: old for new, old in self.fields.items() if not isinstance(new, str) or not isinstance(old, str)}
         if wrong or not self.fields:
             raise ConfigError(f"select takes new names and the fields they stand for, as in image='jpg', not {wrong}")
+        taken = [new for new in self.fields if new in RESERVED]
+        if taken:
+            raise ConfigError(f"select: no field may be called {taken[0]!r}, which batches have of the loader's own")
         object.__setattr__(self, "fields", dict(self.fields))
 
 

@@ -192,6 +192,7 @@ def test_a_sample_that_ends_its_worker_is_skipped(spoiled: str, tmp_path: Path, 
         assert 4 <= loader.stats()["workers_lost"] <= 12
     (line,) = [line for line in quarantined(tmp_path) if line["sample"] == DEADLY]
     assert "ended its worker" in line["error"]
+    assert line["error"].endswith("the offset is that of its block")
     assert line["shard"].endswith("s-0004.tar")
 
 
