@@ -95,7 +95,8 @@ def run(
     **options: Any,
 ) -> tuple[list[Step], dict[str, Any]]:
     """Global steps, each rank's rows behind another's, over so many passes; and the state at the end."""
-    options.setdefault("workers", 0)
+    if "pool" not in options:
+        options.setdefault("workers", 0)
     seen: list[Step] = []
     with ExitStack() as stack:
         loaders = [
