@@ -7,6 +7,7 @@ nothing of where blocks are; pieces tell.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterator
 
@@ -114,6 +115,11 @@ class Backlog:
             return None
         self.due += 1
         return self._pieces.popleft()
+
+    def done_later(self) -> list[Piece]:
+        """Pieces of steps behind the one due whose outputs are in the store."""
+        later = itertools.islice(self._pieces, 1, None)
+        return [piece for step in later for piece in step if piece.state is PieceState.DONE and piece.error is None]
 
     def due_output_bytes(self) -> int:
         """Bytes charged for outputs of the step due."""

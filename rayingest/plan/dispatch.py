@@ -200,20 +200,28 @@ class Dispatch(Outcomes):
         return held + later + kept - self.limits.max_bytes
 
     def _make_room(self, block: Block) -> bool:
-        """Whether the block may be read now; gives up blocks that are needed later where that makes the room."""
-        return self._free(self._over_budget(block), block.next_use)
+        """Whether the block may be read now; gives up blocks that are needed later where that makes the room.
 
-    def _free(self, need: int, key: Key) -> bool:
+        At once for all that the same piece lacks, as the store takes its time to have anything back.
+        """
+        need = self._over_budget(block)
+        if need <= 0:
+            return True
+        lacking = self.residency.wanted_bytes(block.uses[block.next_use]) - self.residency.size(block.number)
+        return self._free(need, block.next_use, lacking)
+
+    def _free(self, need: int, key: Key, beyond: int = 0) -> bool:
         """Whether so many bytes are free now; if not, blocks needed later than `key` are given up for them.
 
-        They are free once the store has them back. Nothing is given up unless it makes up the need.
+        They are free once the store has them back. Nothing is given up unless it makes up the need; where it does, as
+        far as there are such blocks, `beyond` that.
         """
         if need <= 0:
             return True
         missing = need - self.lingering
         chosen: dict[int, int] = {}
-        victims = iter(self.residency.victims(key) if missing > 0 else [])
-        while missing > 0 and (victim := next(victims, None)) is not None:
+        victims = iter(self.residency.victims(key) if missing + beyond > 0 else [])
+        while missing + beyond > 0 and (victim := next(victims, None)) is not None:
             chosen[victim.number] = victim.nbytes
             missing -= victim.nbytes
         if missing > 0 or not chosen:
@@ -243,8 +251,14 @@ class Dispatch(Outcomes):
             self._force(block)
 
     def _force(self, block: Block) -> None:
-        """Nothing is under way and nothing fits: read all the same where estimates are to blame, else fail."""
+        """Nothing is under way and nothing fits: give up all that is needed later, outputs too, and then read; all the
+        same where estimates are to blame, else fail.
+        """
         self._evict({victim.number: victim.nbytes for victim in self.residency.victims(block.next_use)})
+        for piece in self.backlog.done_later():
+            self._redo(piece)
+        if self.lingering:
+            return  # this is asked again once the store has it back
         size, chunk = self.residency.size(block.number), self.pace.output_bytes(self.backlog.longest)
         if self.pace.measured and self.residency.measured and size + chunk > self.limits.max_bytes:
             reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"

@@ -134,6 +134,14 @@ class Outcomes:
             piece.state, piece.error = PieceState.DONE, error
         return error is None
 
+    def _redo(self, piece: Piece) -> None:
+        """Give up a piece's output; it is made again later."""
+        self._commands.append(ev.Discard(piece.task, (piece.index,)))
+        self.output_bytes -= piece.nbytes
+        self._give_up(piece.nbytes)
+        piece.nbytes = 0
+        self._wait(piece, [piece.step + 1] * len(piece.blocks))
+
     def _replaceable(self, error: BaseException) -> TypeGuard[DataError]:
         """Whether another sample may take the place of one that is lost by this error."""
         return self._stand_in is not None and isinstance(error, DataError) and not error.transient

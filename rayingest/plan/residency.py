@@ -138,6 +138,10 @@ class Residency:
                 heapq.heappop(self._wanted)
         return None
 
+    def wanted_bytes(self, piece: Piece) -> int:
+        """Bytes of the piece's blocks that nobody reads yet."""
+        return sum(self.size(n) for n in piece.blocks if self.blocks[n].state is BlockState.ABSENT)
+
     def begin_read(self, block: Block) -> int:
         """A read of the block begins; returns what it is charged with, its expected size."""
         if block.state is BlockState.ABSENT:

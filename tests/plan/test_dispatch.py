@@ -238,6 +238,25 @@ def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
     assert ample.dispatch.counts["blocks_read"] == len({(i // 4, b) for i, s in enumerate(steps) for b in s.block})
 
 
+def test_room_for_all_that_a_step_lacks_is_made_at_once():
+    """A store that frees late is waited for once a step, not once a block."""
+    steps = [ev.StepWork(np.arange(8) + 8 * (i % 2), np.full(8, 10)) for i in range(10)]
+    w = world(0, np.full(16, 100), ROW_BYTES, max_bytes=8 * 100 + 2 * 8 * ROW_BYTES, inline_bytes=0, ahead=4)
+    drops: list[tuple[int, ...]] = []
+    handle = w.dispatch.handle
+
+    def watched(*events: ev.Event) -> list[ev.Command]:
+        commands = handle(*events)
+        drops.extend(command.blocks for command in commands if isinstance(command, ev.Drop))
+        return commands
+
+    w.dispatch.handle = watched
+    w.start(iter(steps))
+    w.run()
+    assert len(w.delivered) == len(steps)
+    assert [len(blocks) for blocks in drops] == [8] * 5
+
+
 def test_a_consumer_that_takes_nothing_stops_everything_upstream():
     """Backpressure: without takers the store stays within the steps ahead."""
     sizes, steps = plan(6, steps=40)

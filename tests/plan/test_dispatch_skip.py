@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError, DataError
@@ -65,6 +65,7 @@ def assert_filled(w: World, skipping: SkippingSteps) -> None:
     first_task_rows=st.sampled_from([1, 2, 4, 100]),
     whole_steps=st.booleans(),
 )
+@example(seed=374, bad=0.3, broken=0, shuffled=True, spare=0, ahead=2, first_task_rows=1, whole_steps=False)
 def test_each_row_ends_with_its_first_good_candidate_in_any_order_and_budget(
     seed, bad, broken, shuffled, spare, **limits
 ):
