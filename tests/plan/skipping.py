@@ -44,6 +44,15 @@ class SkippingSteps:
         picks = self.filled[step - self.first].picks
         return list(zip(picks.ordinal.tolist(), picks.valid.tolist(), strict=True))[: picks.rows]
 
+    def all_have_stand_ins(self) -> bool:
+        """Whether every window has a good sample, without which a bad one is an error."""
+        try:
+            for step in range(self.planner.steps_per_epoch):
+                self.expected(step)
+        except StopIteration:
+            return False
+        return True
+
     def expected(self, step: int) -> list[tuple[int, bool]]:
         """(ordinal, valid) that a step's rows must end with: the sample itself, or its first good candidate."""
         return expected_rows(self.planner, step, self.bad, self.broken)
