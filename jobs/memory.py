@@ -3,8 +3,7 @@
     python jobs/memory.py --max-mb 40 --times 20
 
 Reads the use of the store, spilled and fallback bytes from Ray itself, every few milliseconds. Prints a line of JSON a
-case; exits
-with 1 where the store held more than the budget, or anything was spilled.
+case; exits with 1 where the store held more than the budget, or anything was spilled.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ import rayingest as ri
 
 SAMPLE_BYTES = 50_000
 SHARD_SAMPLES = 200
+BLOCK_BYTES, LANES = 1 << 19, 8
 
 
 def write_data(folder: Path, samples: int) -> None:
@@ -78,7 +78,7 @@ class StoreWatch:
 
 def run(url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: float) -> dict[str, Any]:
     """Some loaders side by side on one pool, each taking a batch and sleeping."""
-    data = ri.read_webdataset(url).map(pixels).shuffle(window=window).batch(64)
+    data = ri.read_webdataset(url, block_bytes=BLOCK_BYTES).map(pixels).shuffle(window=window, lanes=LANES).batch(64)
     with ri.Pool(workers=2) as pool:
         made = [data.loader(rank=0, world_size=1, pool=pool, max_bytes=max_bytes) for _ in range(loaders)]
         with StoreWatch() as watch:

@@ -33,7 +33,7 @@ _LETTER_SECONDS = 0.25
 """How often decoders are told what to let go of, where no task tells them earlier."""
 _PATIENCE_SECONDS = 10.0
 """So long a decoder that does not answer is taken to keep what it was told to let go of."""
-_FREE_SECONDS = 1.2
+_FREE_SECONDS = 2.0
 """Ray frees objects in batches, within a second (its `free_objects_period_milliseconds`); this is on the safe side."""
 
 
