@@ -1,4 +1,5 @@
-"""Who is compared: rayingest on Ray, and torch's DataLoader over the same tars, with one and the same transform.
+"""Who is compared: rayingest on Ray, and torch's DataLoader over the same tars, with one and the same transform, by a
+decode path to be chosen for each.
 
 The DataLoader is set up as its users do: a map-style dataset, shuffled by index, workers that stay, batches stacked by
 the workers in shared memory. Each sample is one `pread` at an offset that was looked up beforehand, labels come with
@@ -27,12 +28,12 @@ TRANSFORM = ri.images.Compose(ri.images.RandomResizedCrop(224), ri.images.Random
 class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
     """uint8[224, 224, 3] and label of each sample of WebDataset tars, by number."""
 
-    def __init__(self, shards: tuple[Path, ...]) -> None:
-        self._shards = shards
+    def __init__(self, shards: tuple[Path, ...], path: str = "pillow") -> None:
+        self._shards, self._path = shards, path
         self._files: dict[int, int] = {}
         shard_of, offsets, sizes, labels = [], [], [], []
-        for number, path in enumerate(shards):
-            with tarfile.open(path) as tar:
+        for number, shard in enumerate(shards):
+            with tarfile.open(shard) as tar:
                 for member in tar:
                     if member.name.endswith(".jpg"):
                         shard_of.append(number)
@@ -54,7 +55,7 @@ class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
             self._files[shard] = os.open(self._shards[shard], os.O_RDONLY)
         data = os.pread(self._files[shard], int(self._sizes[index]), int(self._offsets[index]))
         rng = np.random.default_rng((SEED, index))
-        return torch.from_numpy(TRANSFORM(data, rng)), int(self._labels[index])
+        return torch.from_numpy(TRANSFORM(data, rng, path=self._path)), int(self._labels[index])
 
 
 def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]:
@@ -71,15 +72,15 @@ def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]
     )
 
 
-def our_loader(shards: tuple[Path, ...], batch: int, workers: int, index: Path) -> Any:
-    """Ours; `index` is the folder that its index is kept in."""
+def our_loader(shards: tuple[Path, ...], batch: int, workers: int, index: Path, path: str | None = None) -> Any:
+    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in."""
     return (
         ri.read_webdataset([str(path) for path in shards], index=index)
         .select(image="jpg", label="cls")
         .decode(image=TRANSFORM)
         .shuffle(seed=SEED)
         .batch(batch)
-        .loader(workers=workers, device="cpu")
+        .loader(workers=workers, device="cpu", decode_path=path)
     )
 
 

@@ -60,10 +60,10 @@ def make_corpus(root: Path, samples: int = 4096, shards: int = 8, processes: int
     return Corpus(tuple(paths), samples, sum(path.stat().st_size for path in paths))
 
 
-def picture(index: int) -> bytes:
-    """JPEG number `index`: noise at several scales, texture of uneven strength; about 57 kB on average."""
+def picture(index: int, size: tuple[int, int] | None = None) -> bytes:
+    """JPEG number `index`: noise at several scales, texture of uneven strength; 57 kB on average in its own size."""
     rng = np.random.default_rng((2024, index))
-    width, height = SIZES[index % len(SIZES)]
+    width, height = size or SIZES[index % len(SIZES)]
     channels = [_smooth(width, height, _OCTAVES, rng), *(_smooth(width, height, 3, rng) / 2 for _ in range(2))]
     uneven = np.abs(_smooth(width, height, 2, rng)) / _STRENGTH
     channels[0] += _TEXTURE * uneven * rng.standard_normal((height, width), np.float32)

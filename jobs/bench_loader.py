@@ -2,6 +2,7 @@
 
     python jobs/bench_loader.py --rounds 15 --json runs/bench/results.jsonl
 
+Ours decodes JPEGs by its fast path and the DataLoader through Pillow, unless `--path` and `--peer-path` say otherwise.
 The contestants work one at a time: in a round each takes a turn while the others lie idle with full queues. A turn
 drains what was made in advance (not timed), then times `--batches` batches. A machine's moods last longer than a turn,
 so what counts is the ratio within a round; two DataLoaders take turns too, and their ratio shows how much of it is
@@ -32,6 +33,8 @@ import torch
 from bench_contestants import Contestant, TarImages, our_loader, torch_loader
 from bench_corpus import Corpus, make_corpus
 from tqdm import tqdm
+
+from rayingest.transforms.decode_path import PATHS, PILLOW, TURBO
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
@@ -175,7 +178,7 @@ def machine() -> dict[str, Any]:
 def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
     """All measurements. The DataLoaders start first: they fork, which a process with Ray's threads should not."""
     steps = corpus.samples // args.batch
-    images = TarImages(corpus.shards)
+    images = TarImages(corpus.shards, args.peer_path)
     contestants: list[Contestant] = []
     starts: dict[str, Start] = {}
 
@@ -188,7 +191,7 @@ def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
         for name in (PEER, CONTROL):
             enter(name, lambda: torch_loader(images, args.batch, args.workers))
         ray.init(num_cpus=args.workers + 2, object_store_memory=args.store, include_dashboard=False)
-        enter(OURS, lambda: our_loader(corpus.shards, args.batch, args.workers, args.folder / "index"))
+        enter(OURS, lambda: our_loader(corpus.shards, args.batch, args.workers, args.folder / "index", args.path))
         turns: dict[str, list[Turn]] = {contestant.name: [] for contestant in contestants}
         with tqdm(total=args.rounds, desc="rounds") as bar:
             for number in range(args.rounds):
@@ -241,6 +244,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=24, help="timed in a turn")
     parser.add_argument("--drain", type=int, default=10, help="batches of a turn that are not timed")
     parser.add_argument("--epochs", type=int, default=4, help="epochs whose first batches are timed, at the start")
+    parser.add_argument("--path", choices=PATHS, default=TURBO, help="how ours decodes")
+    parser.add_argument("--peer-path", choices=PATHS, default=PILLOW, help="how the DataLoaders decode")
     parser.add_argument("--samples", type=int, default=4096, help="of the corpus")
     parser.add_argument("--shards", type=int, default=8, help="of the corpus")
     parser.add_argument("--store", type=int, default=2 << 30, help="bytes of Ray's object store")

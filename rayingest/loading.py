@@ -37,14 +37,13 @@ from rayingest.ranks import Ranks, find_ranks
 from rayingest.storage.index_cache import IndexCache
 from rayingest.stream import Stream
 from rayingest.summary import describe
+from rayingest.transforms.decode_path import PATHS, choose_path
 
 if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.dataset import Dataset
     from rayingest.trainer.loader import Loader
     from rayingest.trainer.slots import SlotPool
-
-DECODE_PATH = "pillow"
 
 _LEAST_AHEAD_STEPS = 16
 _LEAST_AHEAD_ROWS = 4096
@@ -119,6 +118,7 @@ def make_loader(
     on_error: Annotated[str, one_of("raise", "skip")] = "raise",
     max_errors: MaxErrors | None = None,
     quarantine: Folder | None = None,
+    decode_path: Annotated[str, one_of(*PATHS)] | None = None,
 ) -> Loader:
     """One rank's loader. Errors about the options, the data and the cluster come from here.
 
@@ -140,6 +140,8 @@ def make_loader(
             stand-ins (0.01 for 1 %, of at least 1,000 rows; 1.0 for any), before the run ends. Default: 0.05.
         quarantine: with "skip", a folder for the list of bad samples, a JSON Lines file for each rank; default: in the
             user's cache folder.
+        decode_path: how images are decoded, the same for the whole run: "turbo" for JPEGs through libjpeg-turbo and a
+            SIMD resizer, the default where these are installed, or "pillow". A state names it and needs the same.
     """
     from rayingest.trainer.device import resolve_device, resolve_pin
     from rayingest.trainer.loader import Loader
@@ -159,7 +161,8 @@ def make_loader(
     order = dataset.order(manifest)
     planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
-    work = replace(dataset.work, skip=skip)
+    work = dataset.work
+    work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
     stream = Stream(manifest, planner, work, flag_valid=skip or order.partial == "pad")
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
@@ -169,7 +172,8 @@ def make_loader(
         source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout, kept)
     else:
         source = _local_source(stream, max_bytes, kept)
-    codec = StateCodec(manifest.fingerprint, order, DECODE_PATH, stream.work.pipeline.code_mark)
+    pipeline = stream.work.pipeline
+    codec = StateCodec(manifest.fingerprint, order, pipeline.path, pipeline.code_mark)
     return Loader(
         source,
         _View(planner, codec),

@@ -43,6 +43,20 @@ def write_shards(folder: Path, sizes: Sequence[int], *, side: int = 12) -> str:
     return str(folder / "*.tar")
 
 
+def photographs(folder: Path) -> Dataset:
+    """Random crops of six JPEGs and three PNGs of 80 x 60, three in a batch."""
+    with tarfile.open(folder / "photographs.tar", "w") as tar:
+        for i in range(9):
+            coarse = np.random.default_rng(i).integers(0, 256, (6, 8, 3), np.uint8)
+            image = io.BytesIO()
+            Image.fromarray(coarse).resize((80, 60)).save(image, "jpeg" if i % 3 else "png")
+            info = tarfile.TarInfo(f"{i}.jpg")
+            info.size = image.tell()
+            tar.addfile(info, io.BytesIO(image.getvalue()))
+    crop = ri.images.Compose(ri.images.RandomResizedCrop(24), ri.images.RandomHorizontalFlip())
+    return ri.read_webdataset(str(folder / "photographs.tar"), index=folder).decode(jpg=crop).shuffle(1).batch(3)
+
+
 def augment(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Noise, and a field whose length differs from sample to sample."""
     i = sample["json"]["i"]

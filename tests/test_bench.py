@@ -70,6 +70,17 @@ def test_both_contestants_give_the_same_samples(corpus: Any) -> None:
         endless.close()
 
 
+def test_decode_paths_are_compared_by_time_and_quality() -> None:
+    """A picture at a time: Pillow is the measure, what decodes all and resizes by Pillow gives the same."""
+    bench, corpus = job("bench_images"), job("bench_corpus")
+    figures = bench.compare([corpus.picture(0), corpus.picture(1, (640, 480))], rounds=2, show="")
+    pillow, turbo = figures[bench.REFERENCE], figures["turbo"]
+    assert pillow["ratio"]["median"] == 1
+    assert pillow["psnr_min"] == figures["simplejpeg and Pillow's resize"]["psnr_min"] == bench.SAME
+    assert 45 < turbo["psnr_min"] <= turbo["psnr"] < bench.SAME
+    assert "turbo" in bench.report(figures)
+
+
 def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
     """Figures of a turn are of its batches; ratios are taken round by round; the row says where it comes from."""
     bench = job("bench_loader")

@@ -50,13 +50,19 @@ class StateCodec:
             if state.get(name) != value
         ]
         if differs:
-            raise StateError("the state belongs to another stream; " + "; ".join(differs))
+            raise StateError("the state belongs to another stream; " + "; ".join(differs) + self._remedy(state))
         epoch, step = state.get("epoch"), state.get("step")
         if not (_counts(epoch) and _counts(step)) or step > self.order.steps:
             raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {self.order.steps} steps")
         if state.get("code") != self.code:
             _log.warning("the transforms' code has changed since this state was saved: later samples may differ")
         return (epoch + 1, 0) if step == self.order.steps else (epoch, step)
+
+    def _remedy(self, state: Mapping[str, Any]) -> str:
+        """What helps where the state differs in nothing but how images are decoded."""
+        if {**state, **self._identity()} != {**state, "decode": self.decode}:
+            return ""
+        return f". Images are decoded otherwise: make the loader with decode_path={state.get('decode')!r} to go on"
 
     def _identity(self) -> dict[str, Any]:
         order = self.order

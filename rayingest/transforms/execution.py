@@ -21,6 +21,7 @@ from rayingest.transforms.program import DecodeStep, FieldPlan, MapStep, Program
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import Schema, conform
 from rayingest.transforms.stages import Select
+from rayingest.transforms.transform import Transform
 
 Sample = dict[str, Any]
 
@@ -70,12 +71,14 @@ class Execution:
         plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]],
         target: Callable[[Function], Callable[..., Any]],
         schema: Schema | None,
+        path: str,
         tables: Sequence[pa.Table],
         table_of: np.ndarray,
         row_of: np.ndarray,
         ordinals: np.ndarray,
     ) -> None:
-        self._program, self._plan, self._target, self._schema = program, plan, target, schema
+        self._program, self._plan, self._target = program, plan, target
+        self._schema, self._path = schema, path
         self._table_of, self._row_of = np.asarray(table_of).tolist(), np.asarray(row_of).tolist()
         self._ordinals: list[int] = np.asarray(ordinals).tolist()
         self._blocks = {table: _Block(tables[table], plan) for table in sorted(set(self._table_of))}
@@ -190,7 +193,7 @@ class Execution:
 
     def _default(self, decoder: Decoder, raw: str, value: bytes, i: int) -> Any:
         try:
-            return decoder(value)
+            return decoder(value, path=self._path) if isinstance(decoder, Transform) else decoder(value)
         except ConfigError:
             raise
         except Exception as error:
@@ -226,6 +229,8 @@ class Execution:
                 extra.append(rng)
         if function.out_shape is not None and field is not None:
             named["out"] = self._place(function, field, i)
+        if isinstance(function.fn, Transform):
+            named["path"] = self._path
         target = self._target(function)
         try:
             return target(value, *extra, **named)

@@ -1,15 +1,13 @@
 """Image transforms: picklable values that turn encoded bytes (or arrays) into uint8 (height, width, channel) arrays.
 
-Owns geometry and its random numbers. They work through Pillow and give what the usual Pillow pipeline gives: cropped
-first, then resized with Pillow's antialiased bilinear filter, so that pixels outside a crop never bleed into it. A
-transform whose result has one known shape says so in `output_shape` and writes straight into the batch array. Reading
-pixels is in `pixels`, what runs on the device in `normalize`.
+Owns what is asked for, and its random numbers. Results are those of the usual Pillow pipeline: cropped first, then
+resized with Pillow's antialiased bilinear filter, so that pixels outside a crop never bleed into it. How they are
+applied is in `transform`, geometry in `view`, what runs on the device in `normalize`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any
@@ -19,7 +17,9 @@ from PIL import Image
 
 from rayingest.errors import ConfigError
 from rayingest.transforms.normalize import Normalize
-from rayingest.transforms.pixels import ImageLike, open_image, to_array, to_mode, upright
+from rayingest.transforms.pixels import to_mode, upright
+from rayingest.transforms.transform import Extent, Geometry, Transform
+from rayingest.transforms.view import Box, View
 
 __all__ = [
     "CenterCrop",
@@ -34,58 +34,6 @@ __all__ = [
 
 _MODES = {"RGB": 3, "L": 1, "RGBA": 4}
 _TRIES = 10
-
-Extent = tuple[int | None, int | None, int]
-"""Height, width and channels as far as they are known before an image is seen."""
-
-
-class Transform(ABC):
-    """A transform of one image; every one can stand alone as a field's decoder or inside `Compose`.
-
-    Call it with encoded bytes, a uint8 array or a Pillow image. `rng` is needed where `random` is true. The result is
-    uint8[H, W, C], written into `out` and returned where that is given. Bytes and images are converted to RGB first
-    unless the first step is a `Decode`.
-    """
-
-    @property
-    def random(self) -> bool:
-        """Whether it draws random numbers, and so needs `rng`."""
-        return False
-
-    @property
-    def steps(self) -> tuple[Transform, ...]:
-        """What it consists of, in order."""
-        return (self,)
-
-    @property
-    def output_shape(self) -> tuple[int, int, int] | None:
-        """(height, width, channels) of every result, None where it depends on the image."""
-        extent: Extent = (None, None, 3)
-        for step in self.steps:
-            extent = step.extent_after(extent)
-        height, width, channels = extent
-        return None if height is None or width is None else (height, width, channels)
-
-    def __call__(
-        self, data: ImageLike, rng: np.random.Generator | None = None, out: np.ndarray | None = None
-    ) -> np.ndarray:
-        first = self.steps[0]
-        image = open_image(data, first.max_pixels if isinstance(first, Decode) else None)
-        if not isinstance(first, Decode):
-            image = to_mode(image, "RGB")
-        for step in self.steps:
-            if step.random and rng is None:
-                raise ConfigError(f"{step!r} draws random numbers: call it with rng=")
-            image = step.apply(image, rng)
-        return to_array(image, out)
-
-    @abstractmethod
-    def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
-        """The transformed image; the argument is left as it is."""
-
-    @abstractmethod
-    def extent_after(self, extent: Extent) -> Extent:
-        """What is known of the result's shape, given what is known of the input's."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +57,22 @@ class Decode(Transform):
         if wrong or (self.max_pixels is not None and self.max_pixels < 1):
             raise ConfigError(f"max_pixels={self.max_pixels!r}: a number of pixels, at least 1")
 
+    @property
+    def takes_any_mode(self) -> bool:
+        return True
+
     def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
         return to_mode(upright(image) if self.exif else image, self.mode)
+
+    def narrow(self, view: View, rng: np.random.Generator | None) -> View | None:
+        return view if self.mode == "RGB" and not self.exif else None
 
     def extent_after(self, extent: Extent) -> Extent:
         return (None, None, _MODES[self.mode]) if self.exif else (*extent[:2], _MODES[self.mode])
 
 
 @dataclass(frozen=True)
-class Resize(Transform):
+class Resize(Geometry):
     """Resize to `size`: (height, width), or an integer for the shorter side with the aspect ratio kept."""
 
     size: int | tuple[int, int]
@@ -134,8 +89,8 @@ class Resize(Transform):
             return self.size, max(1, int(self.size * width / height))
         return max(1, int(self.size * height / width)), self.size
 
-    def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
-        return _resized(image, *self._target(image.height, image.width))
+    def narrow(self, view: View, rng: np.random.Generator | None) -> View | None:
+        return view.resize(*self._target(view.height, view.width))
 
     def extent_after(self, extent: Extent) -> Extent:
         if isinstance(self.size, tuple):
@@ -157,16 +112,22 @@ class CenterCrop(Transform):
         _pair(self.size)
 
     def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
-        height, width = _pair(self.size)
-        top, left = _middle(image.height, height), _middle(image.width, width)
-        return image.crop((left, top, left + width, top + height))
+        return image.crop(self._box(image.height, image.width))
+
+    def narrow(self, view: View, rng: np.random.Generator | None) -> View | None:
+        return view.crop(self._box(view.height, view.width))
+
+    def _box(self, height: int, width: int) -> Box:
+        high, wide = _pair(self.size)
+        top, left = _middle(height, high), _middle(width, wide)
+        return left, top, left + wide, top + high
 
     def extent_after(self, extent: Extent) -> Extent:
         return (*_pair(self.size), extent[2])
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(Geometry):
     """A random part of the image, resized to `size` (integer: a square; or (height, width)).
 
     The part's area is uniform in `scale` times the image's, its width/height is log-uniform in `ratio`; ten tries, then
@@ -192,7 +153,7 @@ class RandomResizedCrop(Transform):
     def random(self) -> bool:
         return True
 
-    def box(self, height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
         """(left, top, right, bottom) of the part to take from an image of this size."""
         log_low, log_high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(_TRIES):
@@ -208,16 +169,19 @@ class RandomResizedCrop(Transform):
         top, left = (height - h) // 2, (width - w) // 2
         return left, top, left + w, top + h
 
-    def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
+    def narrow(self, view: View, rng: np.random.Generator | None) -> View | None:
         assert rng is not None
-        return _resized(image.crop(self.box(image.height, image.width, rng)), *_pair(self.size))
+        if view.is_resized or view.mirrored:
+            return None
+        part = view.crop(self.box(view.height, view.width, rng))
+        return part and part.resize(*_pair(self.size))
 
     def extent_after(self, extent: Extent) -> Extent:
         return (*_pair(self.size), extent[2])
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(Transform):
+class RandomHorizontalFlip(Geometry):
     """The mirror image (left and right exchanged) with probability `p`."""
 
     p: float = 0.5
@@ -230,9 +194,9 @@ class RandomHorizontalFlip(Transform):
     def random(self) -> bool:
         return True
 
-    def apply(self, image: Image.Image, rng: np.random.Generator | None) -> Image.Image:
+    def narrow(self, view: View, rng: np.random.Generator | None) -> View | None:
         assert rng is not None
-        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < self.p else image
+        return view.mirror() if rng.random() < self.p else view
 
     def extent_after(self, extent: Extent) -> Extent:
         return extent
@@ -285,9 +249,3 @@ def _pair(size: Any) -> tuple[int, int]:
 def _middle(length: int, wanted: int) -> int:
     """Where `wanted` pixels begin in the middle of `length`; negative where they stick out."""
     return round((length - wanted) / 2) if wanted <= length else -((wanted - length) // 2)
-
-
-def _resized(image: Image.Image, height: int, width: int) -> Image.Image:
-    if image.size == (width, height):
-        return image
-    return image.resize((width, height), Image.Resampling.BILINEAR)

@@ -22,6 +22,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import collate
+from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, name_of, user_line
 from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
@@ -37,9 +38,10 @@ CustomCollate = Callable[[list[dict[str, Any]]], Any]
 class Pipeline:
     """Stages and what they need to be run anywhere: immutable, picklable (with cloudpickle for local functions).
 
-    `source` is the place of the data set among those read together. `collate`, where given, gets the list of sample
-    dicts and returns a dict of arrays or lists with the batch as first axis. `schema` is what `learn` gave; samples are
-    held to it, unless there is a `collate`. Raises ConfigError for stages that cannot work.
+    `source` is the place of the data set among those read together; `path` is how images are decoded, one of
+    `decode_path.PATHS`. `collate`, where given, gets the list of sample dicts and returns a dict of arrays or lists
+    with the batch as first axis. `schema` is what `learn` gave; samples are held to it, unless there is a `collate`.
+    Raises ConfigError for stages that cannot work.
     """
 
     stages: tuple[Stage, ...]
@@ -47,6 +49,7 @@ class Pipeline:
     collate: CustomCollate | None = None
     source: int = 0
     schema: Schema | None = None
+    path: str = PILLOW
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -110,7 +113,8 @@ class Pipeline:
         is raised all the same.
         """
         schema = None if self.collate is not None else self.schema
-        execution = Execution(self._program, self._plan, self._target, schema, tables, table_of, row_of, ordinals)
+        how = self._program, self._plan, self._target, schema, self.path
+        execution = Execution(*how, tables, table_of, row_of, ordinals)
         return execution.samples((self.seed, epoch, self.source), bad)
 
     def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:

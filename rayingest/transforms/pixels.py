@@ -61,6 +61,11 @@ def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
     raise DataError(f"not an image: {found}; give encoded bytes, a uint8 (H, W[, 1|3|4]) array or a Pillow image")
 
 
+def size_limit(max_pixels: int | None = None) -> int:
+    """The number of pixels up to which no image is refused for its size."""
+    return min(MAX_PIXELS, Image.MAX_IMAGE_PIXELS or MAX_PIXELS) if max_pixels is None else max_pixels
+
+
 def _identified(data: bytes | bytearray | memoryview, anyway: bool) -> Image.Image:
     """The image whose header this is; `anyway`: also where Pillow would take it for a decompression bomb."""
     try:
@@ -124,11 +129,20 @@ def upright(image: Image.Image) -> Image.Image:
 def to_array(image: Image.Image, out: np.ndarray | None) -> np.ndarray:
     """uint8[H, W, C] of an 8-bit image: `out` filled where it is given, else a new writable array."""
     pixels = np.asarray(image)
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
+    return put(pixels[:, :, None] if pixels.ndim == 2 else pixels, out)
+
+
+def put(pixels: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """These pixels, uint8[H, W, C], in `out` where it is given, else in an array that is the caller's own."""
     if out is None:
+        if pixels.base is None and pixels.flags.writeable:
+            return pixels
         out = np.empty(pixels.shape, np.uint8)
     elif out.shape != pixels.shape or out.dtype != np.uint8:
         raise ConfigError(f"out is {out.dtype}{list(out.shape)}, the image uint8{list(pixels.shape)}")
-    out[...] = pixels
+    if pixels.strides[1] > 0:
+        out[...] = pixels
+    else:  # mirrored: numpy copies it three bytes at a time, which takes six times as long
+        for channel in range(pixels.shape[2]):
+            out[:, :, channel] = pixels[:, :, channel]
     return out

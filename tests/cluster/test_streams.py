@@ -12,7 +12,8 @@ import pytest
 
 import rayingest as ri
 from rayingest.dataset import Dataset
-from tests.streams import Step, images, joined, rows, run
+from rayingest.transforms.decode_path import PATHS
+from tests.streams import Step, images, joined, photographs, rows, run
 
 GLOBAL_BATCH = 24
 WORLD_SIZES = [1, 2, 3, 4, 6, 8]
@@ -57,6 +58,15 @@ def test_ray_gives_what_the_calling_process_gives(
 def test_a_second_run_gives_the_same(data: Dataset, reference: list[Step], pool_of_3: ri.Pool) -> None:
     """Nothing of a run's own is in the stream."""
     assert run(data, 2, epochs=2, pool=pool_of_3)[0] == reference
+
+
+def test_workers_take_the_decode_path_of_the_trainer(tmp_path: Path, pool_of_1: ri.Pool) -> None:
+    """Over Ray as in the calling process, for each path; and the two differ, so that this shows something."""
+    data, found = photographs(tmp_path), {}
+    for path in PATHS:
+        found[path] = run(data, decode_path=path)[0]
+        assert run(data, decode_path=path, pool=pool_of_1)[0] == found[path]
+    assert len({str(steps) for steps in found.values()}) == len(PATHS)
 
 
 def least_bytes(data: Dataset, pool: ri.Pool) -> int:

@@ -78,6 +78,14 @@ def test_what_differs_is_named_with_both_values(name: str, value: Any) -> None:
         CODEC.position({key: kept for key, kept in STATE.items() if key != name})
 
 
+def test_another_decode_path_is_named_with_the_way_to_go_on() -> None:
+    """The loader made with it; not where other things differ too, as that would not help."""
+    with pytest.raises(StateError, match=r"make the loader with decode_path='turbo' to go on$"):
+        CODEC.position(STATE | {"decode": "turbo"})
+    with pytest.raises(StateError, match=r"this loader '1a2b3c4d'$"):
+        CODEC.position(STATE | {"decode": "turbo", "seed": 0})
+
+
 def test_everything_that_differs_is_named_at_once() -> None:
     """One message for all fields, without those that agree."""
     with pytest.raises(StateError) as caught:

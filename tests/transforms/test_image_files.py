@@ -14,6 +14,7 @@ from PIL import Image
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images, pixels
+from rayingest.transforms.decode_path import PATHS, PILLOW
 from rayingest.transforms.pipeline import Decode
 from tests.transforms.cases import block, run
 
@@ -24,6 +25,15 @@ def warnings_are_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+@pytest.fixture(autouse=True, params=PATHS)
+def path(request: pytest.FixtureRequest) -> None:
+    """All of this holds for every decode path."""
+    _path[0] = request.param
+
+
+_path = [PILLOW]
 
 
 def picture(height=30, width=40) -> Image.Image:
@@ -40,7 +50,7 @@ def encoded(image: Image.Image, form: str, **options) -> bytes:
 def decoded(data: bytes, name="jpg", **how) -> np.ndarray:
     """What a sample with this file gets; `how`: its decoder instead of the default."""
     stages = [Decode({name: how["decode"]})] if how else []
-    return run(stages, block(KEY=["a"], **{name: [data]}))[name][0]
+    return run(stages, block(KEY=["a"], **{name: [data]}), path=_path[0])[name][0]
 
 
 def png(width: int, height: int, depth: int, color: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:

@@ -1,0 +1,165 @@
+"""JPEG bytes to the pixels of a view, through libjpeg-turbo (simplejpeg) and a SIMD resizer (cykooz-resizer).
+
+Owns which JPEGs are read this way and how little of them is decoded: no row below the view, and at half, a quarter or
+an eighth of the size where the view is reduced by twice that. Unscaled pixels are Pillow's, bit for bit, as both use
+one library; resized ones differ by rounding. Everything else is left to Pillow, in whose place this module raises no
+error: other formats, grey and CMYK, what is cut short, what libjpeg complains of.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rayingest.errors import ConfigError
+from rayingest.transforms.view import View
+
+LIBRARIES = {"simplejpeg": "simplejpeg", "cykooz_resizer": "cykooz-resizer"}
+"""What has to be imported, and what to install for it."""
+
+_SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", 0xDA
+_BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
+_OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_ROWS_LEFT = "extraneous bytes before marker"
+_SCALES = (8, 4, 2)
+"""By which libjpeg reduces at no cost; between powers of two its code is slower than that for the full size."""
+_SPARE = 2
+"""How much more than wanted stays after libjpeg's reduction: with less, fine lines come out otherwise than Pillow's."""
+_MARGIN = 32
+"""Rows decoded below the view: those that smoothing of the colours looks at, at any scale."""
+
+
+@dataclass(frozen=True)
+class Jpeg:
+    """An 8-bit JPEG of three components. `rows_at`: where its height stands, if a smaller one may be put there."""
+
+    data: bytes | bytearray
+    height: int
+    width: int
+    rows_at: int | None
+
+    def read(self, view: View) -> np.ndarray | None:
+        """uint8[height, width, 3] of the view, maybe read-only or not contiguous; None where Pillow is to judge."""
+        left, top, right, bottom = view.box
+        if left < 0 or top < 0 or right > self.width or bottom > self.height:
+            return None
+        scale = _scale(view)
+        pixels = self._decode(min(self.height, bottom + _MARGIN), scale)
+        if pixels is None:
+            return None
+        if view.is_resized:
+            pixels = _resized(pixels, (left / scale, top / scale, right / scale, bottom / scale), *view.size)
+            left, top, right, bottom = view.trim
+        pixels = pixels[top:bottom, left:right]
+        return pixels[:, ::-1] if view.mirrored else pixels
+
+    def _decode(self, rows: int, scale: int) -> np.ndarray | None:
+        """uint8[ceil(height / scale), ceil(width / scale), 3], or of at least the first `rows` rows; None: damaged."""
+        data, cut = self.data, False
+        if self.rows_at is None or rows == self.height:
+            rows = self.height
+        else:
+            data, cut = bytearray(data), True
+            data[self.rows_at : self.rows_at + 2] = rows.to_bytes(2, "big")
+        height, width = -(-rows // scale), -(-self.width // scale)
+        pixels = np.empty((height, width, 3), np.uint8)
+        least = {"min_height": height, "min_width": width, "min_factor": scale}
+        try:
+            found = _libraries().simplejpeg.decode_jpeg(data, "RGB", buffer=pixels, **least)
+        except ValueError as error:  # once all rows are there, libjpeg looks for the end, and finds the rows cut off
+            return pixels if cut and _ROWS_LEFT in str(error) else None
+        return pixels if found.shape == pixels.shape else None
+
+
+def open_jpeg(data: bytes | bytearray | memoryview) -> Jpeg | None:
+    """The JPEG that these bytes are, if they are one that is read here (https://www.w3.org/Graphics/JPEG/itu-t81.pdf).
+
+    A scan that is followed by an end of image was not cut short, since no scan contains one. (Of several scans only the
+    last need be whole; but those are decoded to the end, and libjpeg tells.) ConfigError where libraries are missing.
+    """
+    check_libraries()
+    if isinstance(data, memoryview):
+        data = bytes(data)
+    if data[:2] != _SOI:
+        return None
+    at, frame = 2, None
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if kind == _SOS:
+            return _opened(data, at, length, frame)
+        if kind in _OTHER_FRAMES:
+            return None
+        if kind in _BASELINE or kind == _PROGRESSIVE:
+            frame = at
+        at += 2 + length
+    return None
+
+
+def check_libraries() -> None:
+    """ConfigError, with what to install, where this process lacks them."""
+    _libraries()
+
+
+def _opened(data: bytes | bytearray, scan: int, length: int, frame: int | None) -> Jpeg | None:
+    """The JPEG whose first scan, with a header of this length, and frame header are at these places."""
+    if frame is None or data.rfind(_EOI, scan + 2 + length) < 0:
+        return None
+    precision, components = data[frame + 4], data[frame + 9]
+    height, width = (int.from_bytes(data[frame + at : frame + at + 2], "big") for at in (5, 7))
+    if precision != 8 or components != 3 or not height or not width:
+        return None
+    one_scan = data[frame + 1] in _BASELINE and data[scan + 4] == components
+    return Jpeg(data, height, width, frame + 5 if one_scan else None)
+
+
+def _scale(view: View) -> int:
+    """By how much libjpeg may reduce the image."""
+    left, top, right, bottom = view.box
+    reduction = min((bottom - top) / view.size[0], (right - left) / view.size[1])
+    return next((scale for scale in _SCALES if scale * _SPARE <= reduction), 1)
+
+
+class _Libraries(NamedTuple):
+    simplejpeg: Any
+    resizer: Any
+    options: Any
+    """For a resize of everything."""
+
+
+@cache
+def _libraries() -> _Libraries:
+    """What this module works with; ConfigError that tells what is missing."""
+    try:
+        simplejpeg, resizer = map(importlib.import_module, LIBRARIES)
+    except ImportError as error:
+        packages = " ".join(LIBRARIES.values())
+        raise ConfigError(
+            f"this process cannot decode by 'turbo': {error}. Have `pip install {packages}` done wherever samples are "
+            f"decoded, or make the loader with decode_path='pillow'"
+        ) from error
+    return _Libraries(simplejpeg, resizer, _options(resizer))
+
+
+def _options(resizer: Any, **crop: Any) -> Any:
+    bilinear = resizer.ResizeAlg.convolution(resizer.FilterType.bilinear)
+    return resizer.ResizeOptions(bilinear, use_alpha=False, **crop)
+
+
+def _resized(pixels: np.ndarray, box: tuple[float, float, float, float], height: int, width: int) -> np.ndarray:
+    """uint8[height, width, 3], read-only: this box of the pixels, which need not lie on their borders, antialiased."""
+    _, resizer, options = _libraries()
+    left, top = int(box[0]), int(box[1])
+    part = pixels[top : -int(-box[3] // 1), left : -int(-box[2] // 1)]
+    rows, columns = part.shape[:2]
+    if (columns, rows) != (box[2] - box[0], box[3] - box[1]):
+        right, bottom = min(box[2] - left, columns), min(box[3] - top, rows)
+        x, y = box[0] - left, box[1] - top
+        options = _options(resizer, crop_box=resizer.CropBox(x, y, right - x, bottom - y))
+    source = resizer.ImageData(columns, rows, resizer.PixelType.U8x3, part.tobytes())
+    result = resizer.ImageData(width, height, resizer.PixelType.U8x3)
+    resizer.Resizer().resize(source, result, options)
+    return np.frombuffer(result.get_buffer(), np.uint8).reshape(height, width, 3)

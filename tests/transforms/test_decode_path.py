@@ -1,0 +1,75 @@
+"""The choice of a decode path: made once, shipped with the work, recorded in states, refused where it is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rayingest as ri
+from rayingest.dataset import Dataset
+from rayingest.transforms import jpeg
+from rayingest.transforms.decode_path import PILLOW, TURBO, choose_path
+from tests.streams import photographs
+
+
+@pytest.fixture(params=["simplejpeg", "cykooz_resizer"])
+def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One library of the fast path cannot be imported."""
+    monkeypatch.setitem(sys.modules, request.param, None)
+    jpeg._libraries.cache_clear()
+    yield request.param
+    jpeg._libraries.cache_clear()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Dataset:
+    return photographs(tmp_path)
+
+
+def test_the_fast_path_is_the_default_where_it_can_be_had() -> None:
+    """And what is asked for is what is had."""
+    assert choose_path(None) == TURBO
+    assert [choose_path(path) for path in (PILLOW, TURBO)] == [PILLOW, TURBO]
+    with pytest.raises(ri.ConfigError, match=r"decode_path='fast': choose one of 'pillow', 'turbo'"):
+        choose_path("fast")
+
+
+def test_without_its_libraries_pillow_is_the_default(missing: str) -> None:
+    """Asked for, the fast path is an error that tells what is missing and what to do."""
+    assert choose_path(None) == PILLOW
+    with pytest.raises(
+        ri.ConfigError, match=rf"{missing}.*pip install simplejpeg cykooz-resizer.*decode_path='pillow'"
+    ):
+        choose_path(TURBO)
+
+
+def test_a_worker_without_the_libraries_says_so(data: Dataset, missing: str) -> None:
+    """The trainer has chosen: no worker takes another path in silence."""
+    jpeg._libraries.cache_clear()
+    with pytest.MonkeyPatch.context() as there:
+        there.delitem(sys.modules, missing)
+        loader = data.loader(workers=0)
+    jpeg._libraries.cache_clear()
+    with loader, pytest.raises(ri.ConfigError, match=f"cannot decode by 'turbo'.*{missing}"):
+        next(iter(loader))
+
+
+def test_states_name_the_path_and_go_on_by_no_other(data: Dataset) -> None:
+    """A state of one path is refused by a loader of the other, which tells how to go on, bit for bit."""
+    with data.loader(workers=0, decode_path=PILLOW) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = next(batches)["jpg"]
+    assert state["decode"] == PILLOW
+    with data.loader(workers=0) as loader:
+        assert loader.state_dict()["decode"] == TURBO
+        with pytest.raises(ri.StateError, match=r"make the loader with decode_path='pillow' to go on"):
+            loader.load_state_dict(state)
+    with data.loader(workers=0, decode_path=PILLOW) as loader:
+        loader.load_state_dict(state)
+        np.testing.assert_array_equal(next(iter(loader))["jpg"], expected)

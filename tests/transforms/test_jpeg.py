@@ -1,0 +1,220 @@
+"""The fast path for JPEGs beside Pillow: the same pixels, the same random numbers, the same errors."""
+
+from __future__ import annotations
+
+import io
+import statistics
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from rayingest.errors import DataError
+from rayingest.transforms import images as ri
+from rayingest.transforms.decode_path import PILLOW, TURBO
+from rayingest.transforms.jpeg import Jpeg, open_jpeg
+from rayingest.transforms.view import View
+
+HEIGHT, WIDTH = 150, 213
+
+
+def photographs() -> list[Image.Image]:
+    return [Image.fromarray(pixels) for pixels in load_sample_images().images]
+
+
+def encoded(image: Image.Image, **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def small() -> Image.Image:
+    return photographs()[0].resize((WIDTH, HEIGHT))
+
+
+KINDS = {
+    "4:2:0": {"subsampling": 2},
+    "4:2:2": {"subsampling": 1},
+    "4:4:4": {"subsampling": 0},
+    "RGB": {"keep_rgb": True},
+    "optimized": {"optimize": True, "quality": 30},
+    "restart markers": {"restart_marker_rows": 1},
+    "comment and profile": {"comment": b"\xff\xd9 no end", "icc_profile": bytes(3000)},
+    "progressive": {"progressive": True},
+}
+
+
+def opened(data: bytes) -> Jpeg:
+    jpeg = open_jpeg(data)
+    assert jpeg is not None
+    return jpeg
+
+
+def through_pillow(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def psnr(one: np.ndarray, other: np.ndarray) -> float:
+    error = np.mean((one.astype(np.float32) - other) ** 2)
+    return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+def both(transform: ri.Transform, data: bytes, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Pillow's result and the fast one, after which both generators stand at the same place."""
+    rngs = [np.random.Generator(np.random.Philox(seed)) for _ in range(2)]
+    results = [transform(data, rng, path=path) for rng, path in zip(rngs, (PILLOW, TURBO), strict=True)]
+    assert rngs[0].random() == rngs[1].random()
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_resized_is_pillows_bit_for_bit(small: Image.Image, kind: str) -> None:
+    """Any part of any kind of file, though rows below it are not decoded."""
+    data = encoded(small, **KINDS[kind])
+    jpeg, whole = opened(data), through_pillow(data)
+    assert (jpeg.height, jpeg.width) == (HEIGHT, WIDTH)
+    assert (jpeg.rows_at is None) == (kind == "progressive")
+    for bottom in (1, 16, 17, 60, 101, HEIGHT - 1, HEIGHT):
+        view = View.whole(HEIGHT, WIDTH).crop((bottom % 50, bottom // 2, WIDTH - 7, bottom))
+        assert view is not None
+        np.testing.assert_array_equal(jpeg.read(view), whole[bottom // 2 : bottom, bottom % 50 : WIDTH - 7])
+        np.testing.assert_array_equal(jpeg.read(view.mirror()), jpeg.read(view)[:, ::-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [2, 4, 8])
+def test_fewer_rows_are_the_same_rows(small: Image.Image, kind: str, scale: int) -> None:
+    """At every scale, down to the last row of a view."""
+    jpeg = opened(encoded(small, **KINDS[kind]))
+    whole = jpeg._decode(HEIGHT, scale)
+    assert whole.shape == (-(-HEIGHT // scale), -(-WIDTH // scale), 3)
+    for bottom in (1, 15, 16, 60, 99):
+        rows = -(-bottom // scale)
+        np.testing.assert_array_equal(jpeg._decode(bottom + 32, scale)[:rows], whole[:rows])
+
+
+def test_photographs_are_as_good_as_pillows() -> None:
+    """Median of 45 dB and minimum of 35 dB, fine lines of buildings included, with libjpeg's scaling and without."""
+    data = [encoded(photo, quality=90) for photo in photographs()]
+    for side, least in ((224, 50), (96, 40), (40, 40)):
+        crop = ri.Compose(ri.RandomResizedCrop(side), ri.RandomHorizontalFlip())
+        found = [psnr(*both(crop, one, seed)) for one in data for seed in range(12)]
+        assert statistics.median(found) > max(45, least)
+        assert min(found) > least
+
+
+CHAINS = [
+    ri.Decode(),
+    ri.Resize(64),
+    ri.Resize((20, 30)),
+    ri.CenterCrop(100),
+    ri.CenterCrop((100, 400)),
+    ri.RandomHorizontalFlip(1.0),
+    ri.RandomResizedCrop(24, scale=(0.2, 0.9)),
+    ri.Compose(ri.Decode(), ri.Resize(96), ri.CenterCrop((64, 96)), ri.RandomHorizontalFlip()),
+    ri.Compose(ri.RandomHorizontalFlip(1.0), ri.RandomResizedCrop(32), ri.RandomHorizontalFlip()),
+    ri.Compose(ri.Resize(120), ri.RandomResizedCrop(64)),
+    ri.Compose(ri.CenterCrop(100), ri.RandomResizedCrop(64), ri.CenterCrop(40), ri.CenterCrop(20)),
+    ri.Compose(ri.Resize(64), ri.Resize(200), ri.Decode("L")),
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_any_chain_gives_what_it_gives_through_pillow(small: Image.Image, chain: ri.Transform) -> None:
+    """With the same random numbers, in an array of the caller's own, and in place."""
+    data = encoded(small)
+    for seed in range(3):
+        slow, fast = both(chain, data, seed)
+        assert fast.shape == slow.shape
+        assert psnr(slow, fast) > 45
+        assert fast.flags.writeable and fast.flags.c_contiguous  # noqa: PT018
+        out = np.zeros_like(fast)
+        assert chain(data, np.random.Generator(np.random.Philox(seed)), out, TURBO) is out
+        np.testing.assert_array_equal(out, fast)
+
+
+class Inverted(ri.Transform):
+    """A transform of a user's own, which knows Pillow alone."""
+
+    def apply(self, image: Image.Image, rng: object) -> Image.Image:
+        return image.point(lambda value: 255 - value)
+
+    def extent_after(self, extent):
+        return extent
+
+
+@pytest.mark.parametrize(
+    ("options", "chain"),
+    [
+        ({}, ri.Decode("L")),
+        ({}, ri.Compose(ri.Decode(exif=True), ri.RandomResizedCrop(20))),
+        ({}, ri.Compose(ri.RandomResizedCrop(20), Inverted(), ri.RandomHorizontalFlip())),
+        ({}, ri.CenterCrop(300)),
+        ({"mode": "L"}, ri.RandomResizedCrop(20)),
+        ({"mode": "CMYK"}, ri.RandomResizedCrop(20)),
+        ({"behind": b"one more byte"}, ri.RandomHorizontalFlip()),
+    ],
+    ids=str,
+)
+def test_what_is_odd_is_pillows(small: Image.Image, options: dict, chain: ri.Transform) -> None:
+    """Bit for bit, with random numbers drawn once."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(small.convert(options.get("mode", "RGB")), exif=exif) + options.get("behind", b"")
+    for seed in range(3):
+        np.testing.assert_array_equal(*both(chain, data, seed))
+
+
+def outcome(data: bytes, path: str) -> np.ndarray | str:
+    try:
+        return ri.RandomResizedCrop(40)(data, np.random.default_rng(len(data)), path=path)
+    except (DataError, OSError, SyntaxError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_files_are_the_errors_that_they_are_through_pillow(small: Image.Image, kind: str) -> None:
+    """Wherever they end, also below the rows that a view needs; with an end of image inside what is left, too."""
+    data = encoded(small, **KINDS[kind])
+    for cut in (*range(2, len(data), len(data) // 25), *range(len(data) - 60, len(data), 7), len(data) - 1):
+        told = outcome(data[:cut], PILLOW)
+        assert isinstance(told, str)
+        assert outcome(data[:cut], TURBO) == told
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_fail_where_they_fail_through_pillow(small: Image.Image, kind: str) -> None:
+    """With the same error; what damage Pillow lets pass is no reason for another one."""
+    data = encoded(small, **KINDS[kind])
+    failed = 0
+    for seed in range(60):
+        rng, damaged = np.random.default_rng(seed), bytearray(data)
+        for _ in range(int(rng.integers(1, 20))):
+            damaged[int(rng.integers(len(data)))] = int(rng.integers(256))
+        slow, fast = outcome(bytes(damaged), PILLOW), outcome(bytes(damaged), TURBO)
+        assert isinstance(slow, str) == isinstance(fast, str)
+        if isinstance(slow, str):
+            assert slow == fast
+            failed += 1
+    assert failed
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xd8",
+        b"\xff\xd8\xff",
+        b"\xff\xd8\xff\xda\0\4\3\0\xff\xd9",
+        b"\xff\xd8\xff\xc0\0\2\xff\xda\xff\xd9",
+        b"\x89PNG\r\n\x1a\n",
+        b"hello" * 9,
+    ],
+    ids=repr,
+)
+def test_what_is_no_jpeg_is_not_opened(data: bytes) -> None:
+    """Nor what begins like one."""
+    assert open_jpeg(data) is None
+    assert open_jpeg(memoryview(data)) is None
