@@ -136,7 +136,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[str, Any]:
-    """The figures of a run. Ratios are of one round's rates: ours to the mean of both DataLoaders, and of those two."""
+    """The figures of a run. Ratios are of one round: our rate to the mean of both DataLoaders', and of those two; the
+    mean of their CPU a sample to ours, which other programs on the machine change least.
+    """
     rates = {name: [turn.rate for turn in some] for name, some in turns.items()}
     rounds = list(zip(rates[OURS], rates[PEER], rates[CONTROL], strict=True))
     figures: dict[str, Any] = {
@@ -144,6 +146,8 @@ def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[st
         "control_ratio": spread([other / one for _, one, other in rounds]),
         "samples_per_second": {name: spread(values) for name, values in rates.items()},
     }
+    costs = [[turn.cpu_ms for turn in turns[name]] for name in (OURS, PEER, CONTROL)]
+    figures["cpu_ratio"] = spread([(one + other) / (2 * ours) for ours, one, other in zip(*costs, strict=True)])
     for field in ("cpu_ms", "trainer_cpu_ms", "hand_over"):
         figures[field] = {n: statistics.median(getattr(turn, field) for turn in some) for n, some in turns.items()}
     figures["first_batch_cold"] = {name: start.cold for name, start in starts.items()}
@@ -218,6 +222,7 @@ def report(figures: dict[str, Any]) -> str:
     lines = [
         f"throughput, ours to DataLoader           {shown(figures['ratio'])}",
         f"control, DataLoader to DataLoader        {shown(figures['control_ratio'])}",
+        f"CPU of all processes, DataLoader to ours {shown(figures['cpu_ratio'])}",
     ]
     for name, rates in figures["samples_per_second"].items():
         lines += [
