@@ -54,7 +54,8 @@ class Jpeg:
         if view.is_resized:
             pixels = _resized(pixels, (left / scale, top / scale, right / scale, bottom / scale), *view.size)
             left, top, right, bottom = view.trim
-        pixels = pixels[top:bottom, left:right]
+        if pixels.shape[:2] != (bottom - top, right - left):
+            pixels = pixels[top:bottom, left:right]
         return pixels[:, ::-1] if view.mirrored else pixels
 
     def _decode(self, rows: int, scale: int) -> np.ndarray | None:
