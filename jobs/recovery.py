@@ -1,0 +1,143 @@
+"""Recovery: how long until the throughput is back after a decoder was killed, or a node lost?
+
+    python jobs/recovery.py --repeats 3
+
+Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter. The steady rate is
+that of the seconds before the fault; throughput is back at the end of the first stretch of `--stretch` seconds, behind
+the fault, in which the rate is at least 0.9 of it. The nodes that stay have the CPUs for all decoders. Prints a line of
+JSON a fault; exits with 1 where the median is above 5 s for a killed decoder, or above 10 s for a lost node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+from ray.cluster_utils import Cluster
+
+import rayingest as ri
+
+BATCH, SAMPLE_SECONDS, ROWS = 8, 0.02, 50_000
+LIMITS = {"decoder killed": 5.0, "node lost": 10.0}
+BACK = 0.9
+
+
+def sleep(sample: dict[str, Any]) -> dict[str, Any]:
+    """A transform that only takes time."""
+    time.sleep(SAMPLE_SECONDS)
+    return sample
+
+
+@contextmanager
+def cluster_of(nodes: int, cpus: int) -> Iterator[tuple[Cluster, list[Any]]]:
+    """A head without CPUs and so many nodes with some."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20})
+    try:
+        made = [cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20) for _ in range(nodes)]
+        paths = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+        ray.init(address=cluster.address, log_to_driver=False, runtime_env=paths)
+        yield cluster, made
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def kill_a_decoder(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
+    """One of the pool's, without a word."""
+    ray.kill(next(member.actor for member in pool.members if member.role == "decoder"))
+
+
+def lose_a_node(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
+    """One that has decoders, all at once."""
+    busy = {member.node for member in pool.members if member.role == "decoder"}
+    node = next(node for node in nodes if node.node_id in busy)
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def seconds_until_back(taken: list[float], fault: float, steady: float, stretch: float) -> float | None:
+    """From the fault to the end of the first stretch behind it with 0.9 of the steady rate (samples a second)."""
+    for i in range(bisect.bisect(taken, fault), len(taken)):
+        first = bisect.bisect(taken, taken[i] - stretch)
+        if taken[i] - stretch >= fault and (i + 1 - first) * BATCH / stretch >= BACK * steady:
+            return taken[i] - fault
+    return None
+
+
+def measure(
+    data: Any, what: str, harm: Callable[..., None], cluster: Cluster, nodes: list[Any], workers: int, stretch: float
+) -> dict[str, Any]:
+    """One fault in a run of its own."""
+    with ri.Pool(workers=workers) as pool, data.loader(pool=pool, max_bytes=40 << 20) as loader:
+        batches = iter(loader)
+        next(batches)
+        while sum(member.role == "decoder" for member in pool.members) < workers:
+            next(batches)
+        taken: list[float] = []
+
+        def run(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                next(batches)
+                taken.append(time.monotonic())
+
+        run(3 * stretch)  # what lay ready, and the first decodes
+        begun = time.monotonic()
+        taken.clear()
+        run(3 * stretch)
+        steady = len(taken) * BATCH / (time.monotonic() - begun)
+        fault = time.monotonic()
+        harm(pool, cluster, nodes)
+        run(LIMITS[what] + 3 * stretch)
+        back = seconds_until_back(taken, fault, steady, stretch)
+        longest = max(np.diff([fault, *taken[bisect.bisect(taken, fault) :]]))
+        return {
+            "fault": what,
+            "steady": round(steady, 1),
+            "ideal": round(workers / SAMPLE_SECONDS, 1),
+            "back_after": None if back is None else round(back, 2),
+            "longest_step": round(float(longest), 2),
+            "lost": loader.stats()["workers_lost"],
+        }
+
+
+def main() -> int:
+    """Kill one of four decoders on two nodes; lose one of three nodes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--stretch", type=float, default=2.0, help="seconds over which the rate is taken")
+    options = parser.parse_args()
+    within = True
+    with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
+        table = pa.table({"i": np.arange(ROWS)})
+        pq.write_table(table, f"{folder}/a.parquet", row_group_size=200)
+        data = ri.read_parquet(f"{folder}/*.parquet").map(sleep).shuffle(seed=1, window=1000).batch(BATCH)
+        cases = [("decoder killed", kill_a_decoder, 2, 4), ("node lost", lose_a_node, 3, 4)]
+        for what, harm, count, workers in cases:
+            once = partial(measure, data, what, harm)
+            reports = []
+            for _ in range(options.repeats):
+                with cluster_of(count, 3) as (cluster, nodes):
+                    reports.append(once(cluster, nodes, workers, options.stretch))
+                print(json.dumps(reports[-1]), flush=True)
+            times = [report["back_after"] or float("inf") for report in reports]
+            print(f"{what}: throughput is back after {statistics.median(times):.1f} s (limit {LIMITS[what]:.0f} s)")
+            within &= statistics.median(times) < LIMITS[what]
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
