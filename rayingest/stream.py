@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.formats import get_format
-from rayingest.formats.protocol import Block
+from rayingest.formats.protocol import Block, Shard
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
@@ -53,7 +53,8 @@ class Work:
         columns = self.pipeline.columns
         tables: list[pa.Table] = []
         for url, size, blocks in spans:
-            tables += format_.read(self.storage, url, blocks, size, columns, self.strict, self.options)
+            shard = Shard(self.storage, url, size, self.strict, self.options)
+            tables += format_.read(shard, blocks, columns)
         return tables
 
     def learnt(self, heads: Sequence[Head]) -> Work:

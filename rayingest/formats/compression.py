@@ -14,11 +14,9 @@ from typing import BinaryIO
 
 import zstandard
 
-from rayingest.errors import ConfigError, DataError
-from rayingest.formats.protocol import Options
-from rayingest.storage.files import Storage
+from rayingest.errors import ConfigError
+from rayingest.formats.protocol import Options, Shard
 from rayingest.storage.listing import within_url
-from rayingest.storage.redact import redact
 
 EXPANSION = "max_expansion"
 """The option: how many times its compressed size a shard may grow to."""
@@ -38,29 +36,28 @@ def compression_of(url: str) -> str | None:
     return "zst" if name.endswith(".zst") else None
 
 
-def decompressed(storage: Storage, url: str, size: int, options: Options) -> Generator[bytes, None, None]:
+def decompressed(shard: Shard) -> Generator[bytes, None, None]:
     """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole."""
-    storage.check_size(url, size)
-    shard, limit = redact(url), max(_ALWAYS_ALLOWED, size * _expansion(options))
-    if size == 0:
-        raise DataError("a compressed file of 0 bytes is cut off", shard=shard, offset=0)
-    chunks = _gunzipped if compression_of(url) == "gz" else _unzstd
+    size = shard.size
+    limit = max(_ALWAYS_ALLOWED, size * _expansion(shard.options))
+    chunks = _gunzipped if compression_of(shard.url) == "gz" else _unzstd
     total = 0
-    with storage.reading(url), storage.open(url) as file:
+    with shard.storage.reading(shard.url), shard.open() as file:
+        if size == 0:
+            raise shard.error("a compressed file of 0 bytes is cut off", 0)
         try:
             for chunk in chunks(file):
                 total += len(chunk)
                 if total > limit:
-                    raise DataError(
+                    raise shard.error(
                         f"{size} compressed bytes grew to more than {limit}; if that is meant, raise {EXPANSION}",
-                        shard=shard,
-                        offset=file.tell(),
+                        file.tell(),
                     )
                 yield chunk
         except EOFError as error:
-            raise DataError(f"the compressed file is cut off: {error}", shard=shard, offset=size) from error
+            raise shard.error(f"the compressed file is cut off: {error}", size) from error
         except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
-            raise DataError(f"damaged compressed data: {error}", shard=shard, offset=file.tell()) from error
+            raise shard.error(f"damaged compressed data: {error}", file.tell()) from error
 
 
 def _expansion(options: Options) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
-from rayingest.formats.protocol import check_options
+from rayingest.formats.protocol import Shard, check_options
 from rayingest.plan.manifest import Manifest, ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
@@ -26,7 +26,7 @@ def index_shard(
     format_ = get_format(format_name)
     check_options(format_, options)
     with storage.reading(url, "index"):
-        return format_.index(storage, url, size, block_bytes, strict, options)
+        return format_.index(Shard(storage, url, size, strict, options), block_bytes)
 
 
 def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) -> Manifest:

@@ -14,19 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rayingest.errors import DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.protocol import OFFSET, Block, Options, binary_column, check_samples, raw_table
+from rayingest.formats.protocol import OFFSET, Block, Columns, Shard, binary_column, check_samples, raw_table
 from rayingest.plan.manifest import ShardBlocks
-from rayingest.storage.files import Storage
-from rayingest.storage.redact import redact
 
 LINE = "__json__"
 
 _CHUNK = 4 << 20
 _SPACE = np.isin(np.arange(256), list(b" \t\r\n\v\f"))
 _PLAIN = (".jsonl", ".ndjson", ".json")
+_CHANGED = "the shard changed since it was indexed"
 
 
 @dataclass(frozen=True)
@@ -37,19 +35,16 @@ class JsonLines:
     suffixes: tuple[str, ...] = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
     option_names: tuple[str, ...] = (EXPANSION,)
 
-    def index(
-        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
-    ) -> ShardBlocks:
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         finder = _LineFinder()
-        if compression_of(url):
+        if compression_of(shard.url):
             samples = nbytes = 0
-            for chunk in decompressed(storage, url, size, options):
+            for chunk in decompressed(shard):
                 samples += len(finder.feed(chunk)[0])
                 nbytes += len(chunk)
-            return single_block(size, samples + len(finder.finish()[0]), nbytes)
-        storage.check_size(url, size)
+            return single_block(shard.size, samples + len(finder.finish()[0]), nbytes)
         builder = BlockBuilder(block_bytes)
-        with storage.open(url) as file:
+        with shard.open() as file:
             while chunk := file.read(_CHUNK):
                 begins, ends = finder.feed(chunk)
                 builder.extend(begins, ends, ends - begins)
@@ -57,45 +52,27 @@ class JsonLines:
         builder.extend(begins, ends, ends - begins)
         return builder.finish()
 
-    def read(
-        self,
-        storage: Storage,
-        url: str,
-        blocks: Sequence[Block],
-        size: int,
-        columns: tuple[str, ...] | None,
-        strict: bool,
-        options: Options,
-    ) -> list[pa.Table]:
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Columns `__json__` (binary: the line without its end) and `__offset__`: the byte at which the line begins,
         in a compressed file the line's number from 0, blank lines counted. Lines come whole whatever `columns` says.
         """
-        if compression_of(url):
-            return [_compressed_table(storage, url, block, size, options) for block in blocks]
+        if compression_of(shard.url):
+            return [_table(shard, list(_lines(decompressed(shard))), block, None) for block in blocks]
         # With the byte before each block, which must be the end of a line.
-        pieces = storage.read_ranges(url, [(max(begin - 1, 0), end) for begin, end, _ in blocks], size)
+        pieces = shard.ranges([(max(begin - 1, 0), end) for begin, end, _ in blocks])
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
             begin, end, _ = block
             lines = piece.split(b"\n")
             if begin and lines.pop(0):
-                raise _moved("begins", url, begin)
-            if end != size and lines[-1]:
-                raise _moved("ends", url, end)
-            tables.append(_table(lines, block, url, begin))
+                raise shard.error(f"{_CHANGED}: no line begins here", begin)
+            if end != shard.size and lines[-1]:
+                raise shard.error(f"{_CHANGED}: no line ends here", end)
+            tables.append(_table(shard, lines, block, begin))
         return tables
 
 
 FORMAT = JsonLines()
-
-
-def _moved(verb: str, url: str, offset: int) -> DataError:
-    return DataError(f"the shard changed since it was indexed: no line {verb} here", shard=redact(url), offset=offset)
-
-
-def _compressed_table(storage: Storage, url: str, block: Block, size: int, options: Options) -> pa.Table:
-    lines = list(_lines(decompressed(storage, url, size, options)))
-    return _table(lines, block, url, None)
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -110,15 +87,15 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def _table(lines: Sequence[bytes], block: Block, url: str, begin: int | None) -> pa.Table:
+def _table(shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None) -> pa.Table:
     """The lines that are samples. `begin`: the byte at which the first line stands, None to number lines instead."""
     lengths = np.fromiter(map(len, lines), np.int64, len(lines))
     offsets = np.arange(len(lines)) if begin is None else begin + np.cumsum(lengths + 1) - lengths - 1
     kept = [i for i, line in enumerate(lines) if line and not line.isspace()]
     samples = [lines[i].removesuffix(b"\r") for i in kept]
-    check_samples(block, len(samples), redact(url))
+    check_samples(shard, block, len(samples))
     sizes = np.fromiter(map(len, samples), np.int64, len(samples))
-    return raw_table({LINE: binary_column(samples, sizes), OFFSET: pa.array(offsets[kept], pa.int64())}, url)
+    return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: pa.array(offsets[kept], pa.int64())})
 
 
 class _LineFinder:

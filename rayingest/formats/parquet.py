@@ -15,12 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayingest.errors import ConfigError, DataError
+from rayingest.errors import ConfigError
 from rayingest.formats.parquet_footer import check_footer, rows_in
-from rayingest.formats.protocol import OFFSET, Block, Options, check_samples
+from rayingest.formats.protocol import OFFSET, Block, Columns, Shard, check_samples
 from rayingest.plan.manifest import ShardBlocks
-from rayingest.storage.files import Storage
-from rayingest.storage.redact import redact
 
 # What one value takes in memory, at least; of byte arrays the offset, their bytes counting apart.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
@@ -34,75 +32,62 @@ class Parquet:
     suffixes: tuple[str, ...] = (".parquet", ".pq")
     option_names: tuple[str, ...] = ()
 
-    def index(
-        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
-    ) -> ShardBlocks:
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         """One block per row group whatever `block_bytes`: a part of one cannot be read alone."""
-        with _opened(storage, url, size) as file:
-            check_footer(file, size, redact(url))
+        with _opened(shard) as file:
+            check_footer(file, shard)
             groups = [(i, file.metadata.row_group(i)) for i in range(file.metadata.num_row_groups)]
             found = [(i, i + 1, group.num_rows, _memory(group)) for i, group in groups if group.num_rows]
         return ShardBlocks(*np.array(found, np.int64).reshape(-1, 4).T)
 
-    def read(
-        self,
-        storage: Storage,
-        url: str,
-        blocks: Sequence[Block],
-        size: int,
-        columns: tuple[str, ...] | None,
-        strict: bool,
-        options: Options,
-    ) -> list[pa.Table]:
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """The file's columns, or those asked for in that order, and `__offset__`: the row's number in the file."""
-        with _opened(storage, url, size) as file:
-            names = _check_columns(file.schema_arrow.names, columns, redact(url))
-            return [_table(file, block, names, url) for block in blocks]
+        with _opened(shard) as file:
+            names = _check_columns(file.schema_arrow.names, columns, shard.shown)
+            return [_table(shard, file, block, names) for block in blocks]
 
 
 FORMAT = Parquet()
 
 
-def _table(file: pq.ParquetFile, block: Block, names: tuple[str, ...] | None, url: str) -> pa.Table:
+def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> pa.Table:
     begin, end, _ = block
     groups = file.metadata.num_row_groups
     if end > groups:
-        raise DataError(
+        raise shard.error(
             f"the shard changed since it was indexed: it has {groups} row groups, not {end} or more",
-            shard=redact(url),
-            offset=file.metadata.num_rows,
+            file.metadata.num_rows,
         )
     first_row = rows_in(file, 0, begin)
-    with _damage(redact(url), first_row):
+    with _damage(shard, first_row):
         rows = rows_in(file, begin, end)
-        check_samples(block, rows, redact(url))
+        check_samples(shard, block, rows)
         selected = None if names is None else list(names)
         table = file.read_row_groups(list(range(begin, end)), columns=selected, use_threads=False)
         table = table if selected is None else table.select(selected)
         table.validate(full=True)
         offsets = pa.array(np.arange(first_row, first_row + rows, dtype=np.int64))
-        metadata = {**(table.schema.metadata or {}), b"shard": redact(url).encode()}
+        metadata = {**(table.schema.metadata or {}), b"shard": shard.shown.encode()}
         return table.append_column(OFFSET, offsets).replace_schema_metadata(metadata)
 
 
 @contextmanager
-def _opened(storage: Storage, url: str, size: int) -> Iterator[pq.ParquetFile]:
-    storage.check_size(url, size)
+def _opened(shard: Shard) -> Iterator[pq.ParquetFile]:
     # pyarrow fetches the ranges it needs; a buffer of ours would fetch what lies between them.
-    with storage.reading(url), storage.open(url, buffer=0) as source, _damage(redact(url), 0):
+    with shard.storage.reading(shard.url), shard.open(buffer=0) as source, _damage(shard, 0):
         yield pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
 
 
 @contextmanager
-def _damage(shard: str, row: int) -> Iterator[None]:
+def _damage(shard: Shard, row: int) -> Iterator[None]:
     """Inside, what pyarrow raises becomes a DataError that names the row. UnicodeDecodeError: names of columns."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-        raise DataError(f"damaged Parquet file: {error}", shard=shard, offset=row) from error
+        raise shard.error(f"damaged Parquet file: {error}", row) from error
 
 
-def _check_columns(there: Sequence[str], columns: tuple[str, ...] | None, shard: str) -> tuple[str, ...] | None:
+def _check_columns(there: Sequence[str], columns: Columns, shard: str) -> Columns:
     if OFFSET in there:
         raise ConfigError(f"{shard}: a column may not be called {OFFSET!r}")
     unknown = [name for name in columns or () if name not in there and name != OFFSET]

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pyarrow.parquet as pq
 
-from rayingest.errors import DataError
+from rayingest.formats.protocol import Shard
 
 
 def rows_in(file: pq.ParquetFile, begin: int, end: int) -> int:
@@ -19,28 +19,26 @@ def rows_in(file: pq.ParquetFile, begin: int, end: int) -> int:
     return int(file.read_row_groups(list(range(begin, end)), columns=[]).num_rows) if begin < end else 0
 
 
-def check_footer(file: pq.ParquetFile, size: int, shard: str) -> None:
+def check_footer(file: pq.ParquetFile, shard: Shard) -> None:
     """That what the footer tells of row groups and columns can be, and agrees: pyarrow's errors, or DataError.
 
-    Afterwards the metadata of every row group and column can be asked for. `size`: the file's bytes.
+    Afterwards the metadata of every row group and column can be asked for.
     """
     metadata = file.metadata
     groups = metadata.num_row_groups
     with suppress(_ReachedError):
         # pyarrow looks at the metadata of all that it is to read before its first byte.
-        pq.ParquetFile(_NoBytes(size), metadata=metadata, pre_buffer=True).read_row_groups(list(range(groups)))
+        pq.ParquetFile(_NoBytes(shard.size), metadata=metadata, pre_buffer=True).read_row_groups(list(range(groups)))
     if rows_in(file, 0, groups) != metadata.num_rows:
-        raise DataError("damaged Parquet file: its row groups do not add up to its rows", shard=shard, offset=0)
+        raise shard.error("damaged Parquet file: its row groups do not add up to its rows", 0)
     flat = [i for i in range(metadata.num_columns) if not file.schema.column(i).max_repetition_level]
     first_row = 0
     for group in map(metadata.row_group, range(groups)):
         wrong = [i for i in flat if group.column(i).num_values != group.num_rows]
         if wrong:
             name = file.schema.column(wrong[0]).path
-            raise DataError(
-                f"damaged Parquet file: column {name!r} has not as many values as its row group has rows",
-                shard=shard,
-                offset=first_row,
+            raise shard.error(
+                f"damaged Parquet file: column {name!r} has not as many values as its row group has rows", first_row
             )
         first_row += group.num_rows
 

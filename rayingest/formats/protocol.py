@@ -1,4 +1,4 @@
-"""What a format of shards must offer, and what all formats say alike.
+"""What a format of shards must offer, what it is given, and what all formats say alike.
 
 A raw table holds one row per sample in file order, undecoded, with the column `__offset__` (int64) and the schema
 metadata `shard` (the URL without credentials). Formats own no policy: they find blocks and read them.
@@ -7,7 +7,8 @@ metadata `shard` (the URL without credentials). Formats own no policy: they find
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,46 @@ OFFSET = "__offset__"
 Block = tuple[int, int, int]
 """`(begin, end, samples)`: a range on block borders in the format's own units, and how many samples it must hold."""
 
+Columns = tuple[str, ...] | None
+"""Names of columns to keep, in this order; None for all."""
+
 Options = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One shard: where it is, the size it has when it is indexed and must have when it is read, and how it is read.
+
+    `strict`: whether what some readers let pass is refused. `options` are the format's.
+    """
+
+    storage: Storage
+    url: str
+    size: int
+    strict: bool = True
+    options: Options = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The URL without credentials."""
+        return redact(self.url)
+
+    def open(self, *, buffer: int | None = None) -> BinaryIO:
+        """The file, which is of the right size; see `Storage.open`."""
+        self.storage.check_size(self.url, self.size)
+        return self.storage.open(self.url, buffer=buffer)
+
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """These byte ranges of the file, which is of the right size."""
+        return self.storage.read_ranges(self.url, ranges, self.size)
+
+    def error(self, reason: str, offset: int, key: str | None = None) -> DataError:
+        """What is wrong with the shard at this place."""
+        return DataError(reason, shard=self.shown, offset=offset, key=key)
+
+
 class Format(Protocol):
-    """Stateless; an instance pickles as a reference to its class."""
+    """Stateless."""
 
     @property
     def name(self) -> str: ...
@@ -39,21 +75,10 @@ class Format(Protocol):
     def option_names(self) -> tuple[str, ...]:
         """What `options` may hold."""
 
-    def index(
-        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
-    ) -> ShardBlocks:
-        """The blocks of a shard of `size` bytes, in file order. DataError when it is damaged or of another size."""
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        """The blocks of a shard, in file order. DataError when it is damaged or of another size."""
 
-    def read(
-        self,
-        storage: Storage,
-        url: str,
-        blocks: Sequence[Block],
-        size: int,
-        columns: tuple[str, ...] | None,
-        strict: bool,
-        options: Options,
-    ) -> list[pa.Table]:
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """One raw table per block. `columns`: what to keep, None for everything.
 
         DataError when the shard is not what was indexed, ConfigError for a column that cannot be.
@@ -68,21 +93,20 @@ def check_options(format_: Format, options: Options) -> None:
         raise ConfigError(f"unknown option {unknown[0]!r} for format {format_.name!r}; allowed: {allowed}")
 
 
-def check_samples(block: Block, found: int, shard: str) -> None:
+def check_samples(shard: Shard, block: Block, found: int) -> None:
     """DataError unless the block holds as many samples as when it was indexed."""
     begin, end, expected = block
     if found != expected:
-        raise DataError(
+        raise shard.error(
             f"the shard changed since it was indexed: its part from {begin} to {end} held {expected} samples then and "
             f"holds {found} now",
-            shard=shard,
-            offset=begin,
+            begin,
         )
 
 
-def raw_table(columns: Mapping[str, pa.Array], url: str) -> pa.Table:
+def raw_table(shard: Shard, columns: Mapping[str, pa.Array]) -> pa.Table:
     """A table that names the shard it is from."""
-    return pa.table(dict(columns)).replace_schema_metadata({b"shard": redact(url).encode()})
+    return pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.shown.encode()})
 
 
 def binary_column(pieces: Iterable[bytes | memoryview], sizes: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:

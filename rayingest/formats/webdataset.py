@@ -20,13 +20,11 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.protocol import OFFSET, Block, Options, binary_column, check_samples, raw_table
+from rayingest.formats.protocol import OFFSET, Block, Columns, Shard, binary_column, check_samples, raw_table
 from rayingest.formats.tar import Member, check_end, next_member
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.manifest import ShardBlocks
-from rayingest.storage.files import Storage
 from rayingest.storage.pipes import is_pipe, output
-from rayingest.storage.redact import redact
 
 KEY = "__key__"
 
@@ -52,88 +50,68 @@ class WebDataset:
     suffixes: tuple[str, ...] = (".tar", ".tar.gz", ".tgz")
     option_names: tuple[str, ...] = (EXPANSION,)
 
-    def index(
-        self, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Options
-    ) -> ShardBlocks:
-        if _is_stream(url):
-            with _stream(storage, url, size, options) as source:
-                sizes = [sum(sample.sizes.values()) for sample in _samples(source, 0, None, strict, ())]
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        if _is_stream(shard):
+            with _stream(shard) as source:
+                sizes = [sum(sample.sizes.values()) for sample in _samples(source, 0, None, shard.strict, ())]
                 length = source.drain()
-            return single_block(length if is_pipe(url) else size, len(sizes), sum(sizes))
-        storage.check_size(url, size)
+            return single_block(length if is_pipe(shard.url) else shard.size, len(sizes), sum(sizes))
         builder = BlockBuilder(block_bytes)
-        with storage.open(url) as file:
-            for sample in _samples(FileSource(file, size, redact(url)), 0, None, strict, ()):
+        with shard.open() as file:
+            for sample in _samples(FileSource(file, shard.size, shard.shown), 0, None, shard.strict, ()):
                 builder.add(sample.offset, sample.end, sum(sample.sizes.values()))
         return builder.finish()
 
-    def read(
-        self,
-        storage: Storage,
-        url: str,
-        blocks: Sequence[Block],
-        size: int,
-        columns: tuple[str, ...] | None,
-        strict: bool,
-        options: Options,
-    ) -> list[pa.Table]:
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Columns `__key__` (string), one binary column per extension (null where a sample lacks it), by name, and
         `__offset__`: the byte of the sample's first header, in the uncompressed tar.
         """
         wanted = _wanted(columns)
-        if _is_stream(url):
-            return [_read_stream(storage, url, block, size, wanted, strict, options) for block in blocks]
-        pieces = storage.read_ranges(url, [(begin, end) for begin, end, _ in blocks], size)
+        if _is_stream(shard):
+            return [_read_stream(shard, block, wanted) for block in blocks]
+        pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
-            source = BufferSource(piece, block[0], redact(url))
-            samples = _samples(source, block[0], block[1], strict, wanted)
-            tables.append(_table(samples, block, wanted, url))
+            source = BufferSource(piece, block[0], shard.shown)
+            samples = _samples(source, block[0], block[1], shard.strict, wanted)
+            tables.append(_table(shard, samples, block, wanted))
         return tables
 
 
 FORMAT = WebDataset()
 
 
-def _is_stream(url: str) -> bool:
-    return is_pipe(url) or compression_of(url) is not None
+def _is_stream(shard: Shard) -> bool:
+    return is_pipe(shard.url) or compression_of(shard.url) is not None
 
 
 @contextmanager
-def _stream(storage: Storage, url: str, size: int, options: Options) -> Iterator[StreamSource]:
+def _stream(shard: Shard) -> Iterator[StreamSource]:
     """A shard that is read from its beginning to its end; nothing of the reading is left afterwards."""
-    chunks = _plain(output(storage, url), url) if is_pipe(url) else decompressed(storage, url, size, options)
+    chunks = _plain(shard) if is_pipe(shard.url) else decompressed(shard)
     with closing(chunks):
-        yield StreamSource(chunks, redact(url))
+        yield StreamSource(chunks, shard.shown)
 
 
-def _plain(chunks: Generator[bytes, None, None], url: str) -> Generator[bytes, None, None]:
-    with closing(chunks):
+def _plain(shard: Shard) -> Generator[bytes, None, None]:
+    """The output of a command."""
+    with closing(output(shard.storage, shard.url)) as chunks:
         first = next(chunks, b"")
         if first.startswith(_GZIP):
-            raise ConfigError(f"{redact(url)}: the command writes gzip; let it end in `| gzip -dc`")
+            raise ConfigError(f"{shard.shown}: the command writes gzip; let it end in `| gzip -dc`")
         yield first
         yield from chunks
 
 
-def _read_stream(
-    storage: Storage,
-    url: str,
-    block: Block,
-    size: int,
-    wanted: tuple[str, ...] | None,
-    strict: bool,
-    options: Options,
-) -> pa.Table:
-    with _stream(storage, url, size, options) as source:
-        table = _table(_samples(source, 0, None, strict, wanted), block, wanted, url)
+def _read_stream(shard: Shard, block: Block, wanted: Columns) -> pa.Table:
+    with _stream(shard) as source:
+        table = _table(shard, _samples(source, 0, None, shard.strict, wanted), block, wanted)
         length = source.drain()
-    if is_pipe(url) and length != block[1]:
-        raise DataError(
+    if is_pipe(shard.url) and length != block[1]:
+        raise shard.error(
             f"the shard changed since it was indexed: {block[1]} bytes came from the command then, {length} now; where "
             "that is meant, remove the kept index",
-            shard=redact(url),
-            offset=min(length, block[1]),
+            min(length, block[1]),
         )
     return table
 
@@ -147,9 +125,7 @@ def field_of(name: str) -> tuple[str, str] | None:
     return folder + slash + stem, extension.lower()
 
 
-def _samples(
-    source: _TarSource, begin: int, end: int | None, strict: bool, wanted: tuple[str, ...] | None
-) -> Iterator[_Sample]:
+def _samples(source: _TarSource, begin: int, end: int | None, strict: bool, wanted: Columns) -> Iterator[_Sample]:
     """The samples of [begin, end), or with `end` None of all that is there, the end marker held to `strict`.
 
     They hold the data of the `wanted` extensions (None: all), taken as it passes: a stream cannot go back for it.
@@ -189,7 +165,7 @@ def _add(sample: _Sample, extension: str, member: Member, shard: str) -> None:
     sample.end = member.end
 
 
-def _wanted(columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _wanted(columns: Columns) -> Columns:
     if columns is None:
         return None
     for name in columns:
@@ -200,7 +176,7 @@ def _wanted(columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return tuple(name for name in columns if name not in {KEY, OFFSET})
 
 
-def _table(samples: Iterator[_Sample], block: Block, wanted: tuple[str, ...] | None, url: str) -> pa.Table:
+def _table(shard: Shard, samples: Iterator[_Sample], block: Block, wanted: Columns) -> pa.Table:
     keys, offsets = [], []
     rows: dict[str, list[int]] = {name: [] for name in wanted or ()}
     pieces: dict[str, list[bytes | memoryview]] = {name: [] for name in wanted or ()}
@@ -210,7 +186,7 @@ def _table(samples: Iterator[_Sample], block: Block, wanted: tuple[str, ...] | N
         for name, piece in sample.data.items():
             rows.setdefault(name, []).append(row)
             pieces.setdefault(name, []).append(piece)
-    check_samples(block, len(keys), redact(url))
+    check_samples(shard, block, len(keys))
     columns: dict[str, pa.Array] = {KEY: pa.array(keys, pa.string())}
     for name in sorted(rows):
         sizes, valid = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
@@ -218,4 +194,4 @@ def _table(samples: Iterator[_Sample], block: Block, wanted: tuple[str, ...] | N
         valid[rows[name]] = True
         columns[name] = binary_column(pieces[name], sizes, valid)
     columns[OFFSET] = pa.array(offsets, pa.int64())
-    return raw_table(columns, url)
+    return raw_table(shard, columns)

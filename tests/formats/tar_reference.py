@@ -18,12 +18,12 @@ from typing import Any
 
 from rayingest.errors import DataError
 from rayingest.formats import get_format
-from rayingest.formats.protocol import Block
+from rayingest.formats.protocol import Block, Shard
 from rayingest.storage.files import Storage
 
 Sample = dict[str, Any]
 
-FORMAT, STORAGE = get_format("webdataset"), Storage()
+FORMAT = get_format("webdataset")
 BLOCK = 512
 
 _NAME = re.compile(r"(?P<key>(?:.*/)?[^/.]+)\.(?P<extension>[^/]+)", re.DOTALL)
@@ -104,13 +104,13 @@ def read(data: bytes, path: Path) -> list[Sample]:
 
 
 def index(path: Path) -> list[Block]:
-    blocks = FORMAT.index(STORAGE, str(path), path.stat().st_size, 1, True, {})
+    blocks = FORMAT.index(Shard(Storage(), str(path), path.stat().st_size), 1)
     return list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
 
 
 def rows_of(path: Path, blocks: list[Block]) -> list[Sample]:
     """The samples of these blocks, joined."""
-    tables = FORMAT.read(STORAGE, str(path), blocks, path.stat().st_size, None, True, {})
+    tables = FORMAT.read(Shard(Storage(), str(path), path.stat().st_size), blocks, None)
     rows = [row for table in tables for row in table.to_pylist()]
     return [{k: v for k, v in row.items() if v is not None and k != "__offset__"} for row in rows]
 

@@ -19,6 +19,7 @@ import zstandard
 import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import get_format
+from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
 
 Rows = list[tuple[int, str]]
@@ -294,7 +295,7 @@ def test_a_footer_that_ends_the_process_elsewhere_is_an_error_here(tmp_path: Pat
     for at in range(begin + third, len(data), 5):
         path.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
         try:
-            blocks = get_format("parquet").index(Storage(), str(path), len(data), 1, True, {})
+            blocks = get_format("parquet").index(Shard(Storage(), str(path), len(data)), 1)
         except DataError:
             errors += 1
         else:

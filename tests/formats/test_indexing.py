@@ -17,6 +17,7 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
 from rayingest.formats.indexing import build_manifest, index_locally, index_shard
+from rayingest.formats.protocol import Shard
 from rayingest.plan.manifest import Manifest
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
@@ -124,6 +125,6 @@ def test_remote_shards_are_indexed_and_read_as_local_ones(name: str, tmp_path: P
         size = Storage().size(url)
         blocks = index_shard(format_.name, Storage(), url, size, 900, True, {})
         triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
-        tables = format_.read(Storage(), url, triples, size, None, True, {})
+        tables = format_.read(Shard(Storage(), url, size), triples, None)
         found.append([(triple, table.to_pydict()) for triple, table in zip(triples, tables, strict=True)])
     assert found[0] == found[1]

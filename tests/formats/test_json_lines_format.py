@@ -13,12 +13,11 @@ import pytest
 import zstandard
 
 from rayingest.errors import DataError
-from rayingest.formats import get_format, json_lines
+from rayingest.formats import get_format, json_lines, protocol
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 
 FORMAT = get_format("json_lines")
-STORAGE = Storage()
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
@@ -34,14 +33,15 @@ def lines_of(count: int) -> list[bytes]:
 class Shard:
     def __init__(self, path: Path, data: bytes, block_bytes: int = 1 << 21) -> None:
         path.write_bytes(data)
-        self.url, self.size, self.block_bytes = str(path), len(data), block_bytes
+        self.url, self.block_bytes = str(path), block_bytes
+        self.shard = protocol.Shard(Storage(), self.url, len(data))
 
     def index(self) -> ShardBlocks:
-        return FORMAT.index(STORAGE, self.url, self.size, self.block_bytes, True, {})
+        return FORMAT.index(self.shard, self.block_bytes)
 
     def read(self, blocks: ShardBlocks) -> list[pa.Table]:
         triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
-        return FORMAT.read(STORAGE, self.url, triples, self.size, None, True, {})
+        return FORMAT.read(self.shard, triples, None)
 
     def whole(self) -> pa.Table:
         return pa.concat_tables(self.read(self.index()))

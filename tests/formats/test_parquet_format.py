@@ -11,11 +11,11 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import get_format
+from rayingest.formats.protocol import Shard
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 
 FORMAT = get_format("parquet")
-STORAGE = Storage()
 
 
 def table_of(rows: int) -> pa.Table:
@@ -46,14 +46,14 @@ def size_of(url: str) -> int:
 
 
 def index(url: str) -> ShardBlocks:
-    return FORMAT.index(STORAGE, url, size_of(url), 1, True, {})
+    return FORMAT.index(Shard(Storage(), url, size_of(url)), 1)
 
 
 def read(
     url: str, blocks: ShardBlocks, columns: tuple[str, ...] | None = None, size: int | None = None
 ) -> list[pa.Table]:
     triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
-    return FORMAT.read(STORAGE, url, triples, size or size_of(url), columns, True, {})
+    return FORMAT.read(Shard(Storage(), url, size or size_of(url)), triples, columns)
 
 
 def test_what_pyarrow_writes_is_read_back(url: str) -> None:

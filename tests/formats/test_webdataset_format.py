@@ -7,6 +7,7 @@ import io
 import pickle
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ import pyarrow as pa
 import pytest
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.formats import get_format
+from rayingest.formats import get_format, protocol
 from rayingest.formats.webdataset import field_of
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 
 FORMAT = get_format("webdataset")
-STORAGE = Storage()
 Members = Sequence[tuple[str, bytes]]
 
 
@@ -50,14 +50,15 @@ class Shard:
 
     def __init__(self, path: Path, data: bytes, block_bytes: int = 1 << 21, strict: bool = True) -> None:
         path.write_bytes(data)
-        self.url, self.size, self.strict, self.block_bytes = str(path), len(data), strict, block_bytes
+        self.url, self.block_bytes = str(path), block_bytes
+        self.shard = protocol.Shard(Storage(), self.url, len(data), strict)
 
     def index(self) -> ShardBlocks:
-        return FORMAT.index(STORAGE, self.url, self.size, self.block_bytes, self.strict, {})
+        return FORMAT.index(self.shard, self.block_bytes)
 
     def read(self, blocks: ShardBlocks, columns: tuple[str, ...] | None = None) -> list[pa.Table]:
         triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
-        return FORMAT.read(STORAGE, self.url, triples, self.size, columns, self.strict, {})
+        return FORMAT.read(self.shard, triples, columns)
 
     def whole(self, columns: tuple[str, ...] | None = None) -> pa.Table:
         tables = self.read(self.index(), columns)
@@ -357,7 +358,7 @@ def test_a_small_file_that_grows_without_end_is_refused(tmp_path: Path, monkeypa
     shard = Shard(tmp_path / "s.tgz", gzip.compress(tar_bytes([("a.x", bytes(1 << 20))])))
     with pytest.raises(DataError, match="max_expansion"):
         shard.index()
-    assert FORMAT.index(STORAGE, shard.url, shard.size, 1, True, {"max_expansion": 2000}).samples.tolist() == [1]
+    assert FORMAT.index(replace(shard.shard, options={"max_expansion": 2000}), 1).samples.tolist() == [1]
 
 
 def test_an_empty_tar_has_no_blocks_and_an_empty_file_is_an_error(path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Every format with data that its own library wrote: forty samples in three shards, read as fields `id` and `text`."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+import rayingest as ri
+from rayingest.dataset import Dataset
+from tests.formats.samples import PARTS
+
+Part = Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to keep samples. `write` puts them into an empty folder, `read` describes what is in one (a URL).
+
+    `shard`: the file in it that tests damage. `self_ending`: whether a file that ends between two samples may have been
+    so from the start.
+    """
+
+    write: Callable[[Path], None]
+    read: Callable[[str], Dataset]
+    shard: str
+    self_ending: bool = False
+
+
+def one_file_each(name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: bool) -> Case:
+    """A format whose shards are files that know nothing of each other; `name` with {} for the shard's number."""
+
+    def write(folder: Path) -> None:
+        for number, part in enumerate(PARTS):
+            (folder / name.format(number)).write_bytes(dump(part))
+
+    return Case(write, read, name.format(0), **more)
+
+
+def tar(part: Part) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for i, text in part:
+            for extension, data in (("cls", str(i).encode()), ("txt", text.encode())):
+                info = tarfile.TarInfo(f"{i:03d}.{extension}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return target.getvalue()
+
+
+def table(part: Part) -> pa.Table:
+    return pa.table({"id": [i for i, _ in part], "text": [text for _, text in part], "unused": [None] * len(part)})
+
+
+def parquet(part: Part) -> bytes:
+    target = io.BytesIO()
+    pq.write_table(table(part), target, row_group_size=5)
+    return target.getvalue()
+
+
+def json_lines(part: Part) -> bytes:
+    return b"".join(json.dumps({"id": i, "text": text}).encode() + b"\n" for i, text in part)
+
+
+def webdataset(folder: str) -> Dataset:
+    return ri.read_webdataset(folder, block_bytes=3000).select(id="cls", text="txt")
+
+
+def parquets(folder: str) -> Dataset:
+    return ri.read_parquet(folder).select(id="id", text="text")
+
+
+def jsons(folder: str) -> Dataset:
+    return ri.read_json(folder, block_bytes=700).select(id="id", text="text")
+
+
+CASES = {
+    "webdataset": one_file_each("s-{}.tar", tar, webdataset),
+    "webdataset, gzip": one_file_each("s-{}.tar.gz", lambda part: gzip.compress(tar(part)), webdataset),
+    "parquet": one_file_each("s-{}.parquet", parquet, parquets),
+    "json lines": one_file_each("s-{}.jsonl", json_lines, jsons, self_ending=True),
+    "json lines, zstd": one_file_each("s-{}.jsonl.zst", lambda part: zstandard.compress(json_lines(part)), jsons),
+}

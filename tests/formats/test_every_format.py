@@ -1,0 +1,98 @@
+"""What holds for every format: what its own library wrote is read whole, in order and again; what is cut is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from rayingest.dataset import Dataset
+from rayingest.errors import DataError
+from tests.formats.cases import CASES, Case
+from tests.formats.samples import COUNT, SAMPLES
+
+Rows = list[tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many indexes are written here; none must outlive a power failure."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture
+def folder(case: Case, tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    case.write(folder)
+    return folder
+
+
+def rows(batch: dict[str, Any]) -> Rows:
+    return list(zip(batch["id"].tolist(), batch["text"], strict=True))
+
+
+def read(data: Dataset, **options: Any) -> Rows:
+    """All samples of an epoch."""
+    options.setdefault("workers", 0)
+    with data.batch(16, partial="short").loader(**options) as loader:
+        return [row for batch in loader for row in rows(batch)]
+
+
+def test_every_sample_is_read_in_order(case: Case, folder: Path) -> None:
+    """Values and places, from local files and from a storage that is read by ranges."""
+    assert read(case.read(str(folder))) == SAMPLES
+    fs = fsspec.filesystem("memory")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fs.pipe_file(f"/every{path}", path.read_bytes())
+    copy = case.read(f"memory://every{folder}")
+    assert read(copy) == SAMPLES
+    assert read(copy.shuffle(seed=1)) == read(case.read(str(folder)).shuffle(seed=1)) != SAMPLES
+
+
+def test_a_run_is_resumed_at_any_step_on_any_ranks(case: Case, folder: Path) -> None:
+    """The steps after a state are those of the run that was never stopped, and so are both halves of them."""
+    data = case.read(str(folder)).shuffle(seed=5, window=16).batch(8)
+    with data.loader(workers=0) as loader:
+        states, steps = [], []
+        for batch in loader:
+            states.append(json.dumps(loader.state_dict()))
+            steps.append(rows(batch))
+    assert len(steps) == COUNT // 8
+    for step, state in enumerate(states[:-1]):
+        ranks = []
+        for rank in range(2):
+            with data.loader(workers=0, rank=rank, world_size=2) as loader:
+                loader.load_state_dict(json.loads(state))
+                ranks.append([rows(batch) for batch in loader])
+        assert [one + two for one, two in zip(*ranks, strict=True)] == steps[step + 1 :]
+
+
+def test_a_shard_that_is_cut_is_an_error(case: Case, folder: Path) -> None:
+    """Before it is indexed and after: never a shorter epoch. The error names the shard, and the place in it."""
+    path = folder / case.shard
+    whole = path.read_bytes()
+    last = len(whole.rstrip(b"\0")) - 1  # what is missing behind it may be padding
+    for cut in (0, 1, len(whole) // 3, len(whole) // 2, last):
+        path.write_bytes(whole)
+        with case.read(str(folder)).batch(COUNT).loader(workers=0) as loader:
+            path.write_bytes(whole[:cut])
+            check_error(lambda loader=loader: list(loader), path)
+        if not (case.self_ending and cut in {0, last}):
+            check_error(lambda: read(case.read(str(folder))), path)
+
+
+def check_error(reading: Any, path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        reading()
+    assert caught.value.shard == str(path)
+    assert caught.value.offset is not None
