@@ -13,7 +13,8 @@ from rayingest.errors import ConfigError, DataError, IngestError, StateError, Wo
 if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
-    from rayingest.dataset import Dataset, read_json, read_parquet, read_webdataset
+    from rayingest.dataset import Dataset
+    from rayingest.sources import read_json, read_mds, read_parquet, read_webdataset
     from rayingest.trainer.loader import Loader
     from rayingest.transforms import images
 
@@ -24,9 +25,10 @@ _HOMES = {
     "Loader": "rayingest.trainer.loader",
     "Pool": "rayingest.cluster.pool",
     "load_config": "rayingest.config",
-    "read_json": "rayingest.dataset",
-    "read_parquet": "rayingest.dataset",
-    "read_webdataset": "rayingest.dataset",
+    "read_json": "rayingest.sources",
+    "read_mds": "rayingest.sources",
+    "read_parquet": "rayingest.sources",
+    "read_webdataset": "rayingest.sources",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "images",
     "load_config",
     "read_json",
+    "read_mds",
     "read_parquet",
     "read_webdataset",
 ]

@@ -5,7 +5,6 @@ Immutable and picklable: every method returns a new one. It owns no state and no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -13,18 +12,16 @@ from typing import Annotated, Any
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.loading import make_loader
-from rayingest.options import Bytes, Flag, Function, Place, Positive, Seed, StorageOptions, Urls, checked, one_of
+from rayingest.options import Function, Positive, Seed, checked, one_of
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import list_shards
 from rayingest.stream import Work
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
-BLOCK_BYTES = 2 << 20
 _SHOWN = 3
 
 
@@ -48,12 +45,12 @@ class Batching:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A description of data and of what to do with it. Made by `read_webdataset`, `read_parquet` or `read_json`."""
+    """A description of data and of what to do with it. Made by `sources.read_...`."""
 
     format_name: str
     urls: str | tuple[str, ...]
     index: str | None = field(default=None, repr=False)
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = 2 << 20
     strict: bool = True
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -131,9 +128,8 @@ class Dataset:
     def index_cache(self) -> IndexCache:
         """The data's shards as they are now, and the place where their index is kept."""
         storage = self._storage
-        suffixes = get_format(self.format_name).suffixes
         urls = self.urls if isinstance(self.urls, str) else list(self.urls)
-        listing = list_shards(urls, suffixes=suffixes, storage=storage)
+        listing = get_format(self.format_name).shards(urls, storage)
         return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
 
     def order(self, manifest: Manifest) -> Order:
@@ -151,84 +147,3 @@ class Dataset:
         made = replace(self, stages=(*self.stages, stage))
         Pipeline(made.stages, 0)  # refuses at once what cannot work
         return made
-
-
-@checked()
-def read_webdataset(
-    urls: Urls,
-    *,
-    index: Place | None = None,
-    block_bytes: Bytes = BLOCK_BYTES,
-    storage_options: StorageOptions | None = None,
-    strict: Flag = True,
-    max_expansion: Positive | None = None,
-    allow_pipe: Flag = False,
-) -> Dataset:
-    """Samples in WebDataset tar shards (.tar, .tar.gz, .tgz): files with one key, one field per extension.
-
-    Args:
-        urls: a path, folder, glob, brace range (`train-{000000..001023}.tar`), any URL that fsspec opens, or a list.
-        index: where to keep the index, a file or a folder; default: the user's cache folder.
-        block_bytes: how much to fetch at a time.
-        storage_options: for fsspec; never stored.
-        strict: refuse tars without an end marker or with data behind it.
-        max_expansion: refuse compressed shards that grow by more than this factor (200), once they are over 256 MiB.
-        allow_pipe: run the shell commands of URLs such as `pipe:ssh host cat train-{000..009}.tar`, each of which
-            writes a plain tar: one shard, read from its beginning to its end at a time. Secrets belong into variables
-            of the environment (`$TOKEN`), not into the command.
-    """
-    made = _read("webdataset", urls, index, block_bytes, storage_options, strict, max_expansion=max_expansion)
-    return replace(made, allow_pipe=allow_pipe)
-
-
-@checked()
-def read_parquet(
-    urls: Urls,
-    *,
-    index: Place | None = None,
-    block_bytes: Bytes = BLOCK_BYTES,
-    storage_options: StorageOptions | None = None,
-) -> Dataset:
-    """Rows of Parquet files; a block is a row group. Arguments as of `read_webdataset`."""
-    return _read("parquet", urls, index, block_bytes, storage_options, True)
-
-
-@checked()
-def read_json(
-    urls: Urls,
-    *,
-    index: Place | None = None,
-    block_bytes: Bytes = BLOCK_BYTES,
-    storage_options: StorageOptions | None = None,
-    max_expansion: Positive | None = None,
-) -> Dataset:
-    """Objects of JSON Lines files (.jsonl, .ndjson, .json, plain or .gz or .zst). Arguments as of `read_webdataset`."""
-    return _read("json_lines", urls, index, block_bytes, storage_options, True, max_expansion=max_expansion)
-
-
-def _read(
-    format_name: str,
-    urls: Urls,
-    index: Place | None,
-    block_bytes: int,
-    storage_options: Mapping[str, Any] | None,
-    strict: bool,
-    **options: Any,
-) -> Dataset:
-    return Dataset(
-        format_name,
-        _here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(_here, urls)),
-        None if index is None else _here(index),
-        block_bytes,
-        strict,
-        dict(storage_options or {}),
-        {name: value for name, value in options.items() if value is not None},
-    )
-
-
-def _here(url: str | os.PathLike[str]) -> str:
-    """A relative path made absolute: whoever makes the loader may stand elsewhere, as workers of Ray Train do."""
-    text = os.fspath(url)
-    if "://" in text or "::" in text or not text.strip() or text.startswith("pipe:"):
-        return text
-    return os.path.join(os.getcwd(), os.path.expanduser(text))  # noqa: PTH109, PTH111

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import rayingest as ri
-from rayingest.config.sections import BATCH, LOADER, READERS, READS, SHUFFLE, Section
+from rayingest.config.sections import BATCH, LOADER, READS, SHUFFLE, Section
+from rayingest.sources import READERS
 from rayingest.transforms.stages import Map
 
 ROOT = Path(__file__).parents[1]

@@ -28,6 +28,7 @@ FLOOR = {
     "local": 2,
     "trainer": 3,
     "dataset": 4,
+    "sources": 4,
     "loading": 4,
     "summary": 4,
     "config": 4,

@@ -15,9 +15,10 @@ from typing import Any
 from rayingest import dataset as api
 from rayingest.config.document import Loc, Mistakes, read_document, unknown_key
 from rayingest.config.functions import AFTER_COPY, resolve, resolve_decoder
-from rayingest.config.sections import BATCH, LOADER, READERS, READS, SHUFFLE, AnySection, Section, check_section
+from rayingest.config.sections import BATCH, LOADER, READS, SHUFFLE, AnySection, Section, check_section
 from rayingest.errors import ConfigError
 from rayingest.options import nearest
+from rayingest.sources import READERS
 
 __all__ = ["Config", "Section", "load_config"]
 

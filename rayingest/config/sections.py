@@ -10,9 +10,10 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from rayingest import dataset
 from rayingest.config.document import Loc, Mistakes, unknown_key
+from rayingest.dataset import Dataset
 from rayingest.options import Options, options_of, shown
+from rayingest.sources import READERS
 
 
 class Section(Options):
@@ -29,13 +30,10 @@ def _section_of(call: Callable[..., Any], without: Collection[str] = ()) -> type
     return create_model(call.__name__, __base__=Section, __module__=call.__module__, **fields)  # type: ignore[call-overload,no-any-return]
 
 
-READERS = {"webdataset": dataset.read_webdataset, "parquet": dataset.read_parquet, "json": dataset.read_json}
-"""By the names of formats in a configuration."""
-
 READS = {name: _section_of(reader) for name, reader in READERS.items()}
-SHUFFLE = _section_of(dataset.Dataset.shuffle)
-BATCH = _section_of(dataset.Dataset.batch)
-LOADER = _section_of(dataset.Dataset.loader, without={"rank", "world_size", "pool"})
+SHUFFLE = _section_of(Dataset.shuffle)
+BATCH = _section_of(Dataset.batch)
+LOADER = _section_of(Dataset.loader, without={"rank", "world_size", "pool"})
 """Without what belongs to a process."""
 
 AnySection = TypeVar("AnySection", bound=Section)

@@ -1,17 +1,20 @@
-"""Whole files compressed with gzip or Zstandard, as a run of chunks that is complete or an error.
+"""Whole files that are compressed, as a run of chunks that is complete or an error.
 
 A cut file never passes as a short one, and a small file that grows without end is refused: gzip is RFC 1952, Zstandard
-RFC 8878; several members or frames in a row are one run, as both allow, and so one that is cut exactly between two of
-them is whole as far as this can tell. gzip has a checksum of its contents; Zstandard where the writer chose so.
+RFC 8878, Brotli RFC 7932; several members or frames in a row are one run, as all but Brotli and Snappy allow, and so
+one that is cut exactly between two of them is whole as far as this can tell. gzip and bzip2 have a checksum of their
+contents; Zstandard where the writer chose so.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import BinaryIO
 
+import pyarrow as pa
 import zstandard
 
 from rayingest.errors import ConfigError
@@ -29,18 +32,16 @@ _ZSTD_STEP = 4 << 10
 
 
 def compression_of(url: str) -> str | None:
-    """ "gz", "zst" or None, by the end of the name."""
-    name = within_url(url).lower()
-    if name.endswith((".gz", ".tgz")):
-        return "gz"
-    return "zst" if name.endswith(".zst") else None
+    """The end of the name that tells of a compression, without its dot; None where there is none."""
+    end = within_url(url).lower().rpartition(".")[2]
+    return end if end in _CHUNKS else None
 
 
 def decompressed(shard: Shard) -> Generator[bytes, None, None]:
     """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole."""
     size = shard.size
     limit = max(_ALWAYS_ALLOWED, size * _expansion(shard.options))
-    chunks = _gunzipped if compression_of(shard.url) == "gz" else _unzstd
+    chunks = _CHUNKS[compression_of(shard.url) or ""]
     total = 0
     with shard.storage.reading(shard.url), shard.open() as file:
         if size == 0:
@@ -56,7 +57,7 @@ def decompressed(shard: Shard) -> Generator[bytes, None, None]:
                 yield chunk
         except EOFError as error:
             raise shard.error(f"the compressed file is cut off: {error}", size) from error
-        except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, _DamagedError) as error:
             raise shard.error(f"damaged compressed data: {error}", file.tell()) from error
 
 
@@ -88,3 +89,46 @@ def _unzstd(file: BinaryIO) -> Iterator[bytes]:
                 frame = decompressor.decompressobj()
     if begun:
         raise EOFError("the file ends inside a Zstandard frame")
+
+
+class _DamagedError(Exception):
+    """What pyarrow says of data that it cannot decompress, of which it makes no exception of its own."""
+
+
+def _by_pyarrow(codec: str, file: BinaryIO) -> Iterator[bytes]:
+    with pa.CompressedInputStream(pa.PythonFile(file, "r"), codec) as source:
+        while True:
+            try:
+                chunk = source.read(_CHUNK)
+            except OSError as error:
+                if error.errno is not None:  # the file's own
+                    raise
+                raise (EOFError if "Truncated" in str(error) else _DamagedError)(str(error)) from error
+            if not chunk:
+                return
+            yield chunk
+
+
+def _unsnappy(file: BinaryIO) -> Iterator[bytes]:
+    """The format without frames, which cannot be had in parts. It begins with the length of what it unfolds to."""
+    data = file.read()
+    length = 0
+    for place, byte in enumerate(data[:5]):
+        length |= (byte & 127) << 7 * place
+        if byte < 128:
+            break
+    if length > 64 * len(data):  # a copy of at most 64 bytes takes at least 2
+        raise _DamagedError(f"{len(data)} bytes of Snappy cannot be {length}")
+    try:
+        yield pa.Codec("snappy").decompress(data, decompressed_size=length, asbytes=True)
+    except OSError as error:
+        raise _DamagedError(f"{error} (or it is cut off)") from error
+
+
+_CHUNKS: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
+    **dict.fromkeys(("gz", "tgz"), _gunzipped),
+    **dict.fromkeys(("zst", "zstd"), _unzstd),
+    "bz2": partial(_by_pyarrow, "bz2"),
+    "br": partial(_by_pyarrow, "brotli"),
+    "snappy": _unsnappy,
+}

@@ -9,14 +9,14 @@ as far as anyone can see.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.columns import binary_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Shard, binary_column, check_samples, raw_table
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_samples, raw_table
 from rayingest.plan.manifest import ShardBlocks
 
 LINE = "__json__"
@@ -27,13 +27,12 @@ _PLAIN = (".jsonl", ".ndjson", ".json")
 _CHANGED = "the shard changed since it was indexed"
 
 
-@dataclass(frozen=True)
-class JsonLines:
+class JsonLines(Format):
     """JSON Lines shards, plain or compressed as a whole with gzip or Zstandard."""
 
-    name: str = "json_lines"
-    suffixes: tuple[str, ...] = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
-    option_names: tuple[str, ...] = (EXPANSION,)
+    name = "json_lines"
+    suffixes = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
+    option_names = (EXPANSION,)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         finder = _LineFinder()

@@ -9,28 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayingest.errors import ConfigError
 from rayingest.formats.parquet_footer import check_footer, rows_in
-from rayingest.formats.protocol import OFFSET, Block, Columns, Shard, check_samples
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
 from rayingest.plan.manifest import ShardBlocks
 
 # What one value takes in memory, at least; of byte arrays the offset, their bytes counting apart.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 
 
-@dataclass(frozen=True)
-class Parquet:
+class Parquet(Format):
     """Parquet shards."""
 
-    name: str = "parquet"
-    suffixes: tuple[str, ...] = (".parquet", ".pq")
-    option_names: tuple[str, ...] = ()
+    name = "parquet"
+    suffixes = (".parquet", ".pq")
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         """One block per row group whatever `block_bytes`: a part of one cannot be read alone."""
@@ -43,7 +39,8 @@ class Parquet:
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """The file's columns, or those asked for in that order, and `__offset__`: the row's number in the file."""
         with _opened(shard) as file:
-            names = _check_columns(file.schema_arrow.names, columns, shard.shown)
+            found = check_columns(shard, file.schema_arrow.names, columns)
+            names = None if columns is None else found
             return [_table(shard, file, block, names) for block in blocks]
 
 
@@ -85,15 +82,6 @@ def _damage(shard: Shard, row: int) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise shard.error(f"damaged Parquet file: {error}", row) from error
-
-
-def _check_columns(there: Sequence[str], columns: Columns, shard: str) -> Columns:
-    if OFFSET in there:
-        raise ConfigError(f"{shard}: a column may not be called {OFFSET!r}")
-    unknown = [name for name in columns or () if name not in there and name != OFFSET]
-    if unknown:
-        raise ConfigError(f"{shard}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}")
-    return None if columns is None else tuple(name for name in columns if name != OFFSET)
 
 
 def _memory(group: pq.RowGroupMetaData) -> int:

@@ -6,17 +6,19 @@ metadata `shard` (the URL without credentials). Formats own no policy: they find
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.formats.columns import with_encodings
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
+from rayingest.storage.urls import Listing, Urls, list_shards
 
 OFFSET = "__offset__"
 
@@ -61,23 +63,25 @@ class Shard:
         return DataError(reason, shard=self.shown, offset=offset, key=key)
 
 
-class Format(Protocol):
+class Format(ABC):
     """Stateless."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
+    """Lower-case ends of file names by which a folder's files are recognised."""
 
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Lower-case ends of file names by which a folder's files are recognised."""
+    option_names: ClassVar[tuple[str, ...]] = ()
+    """What `options` may hold."""
 
-    @property
-    def option_names(self) -> tuple[str, ...]:
-        """What `options` may hold."""
+    def shards(self, urls: Urls, storage: Storage) -> Listing:
+        """The shards that a user means by `urls`, in their order. ConfigError where there are none."""
+        return list_shards(urls, suffixes=self.suffixes, storage=storage)
 
+    @abstractmethod
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         """The blocks of a shard, in file order. DataError when it is damaged or of another size."""
 
+    @abstractmethod
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """One raw table per block. `columns`: what to keep, None for everything.
 
@@ -104,21 +108,17 @@ def check_samples(shard: Shard, block: Block, found: int) -> None:
         )
 
 
-def raw_table(shard: Shard, columns: Mapping[str, pa.Array]) -> pa.Table:
-    """A table that names the shard it is from."""
-    return pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.shown.encode()})
+def check_columns(shard: Shard, there: Sequence[str], columns: Columns) -> tuple[str, ...]:
+    """The columns to read of those that are there; ConfigError for one that is not, or that has a name of ours."""
+    if OFFSET in there:
+        raise ConfigError(f"{shard.shown}: a column may not be called {OFFSET!r}")
+    unknown = [name for name in columns or () if name not in there and name != OFFSET]
+    if unknown:
+        raise ConfigError(f"{shard.shown}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}")
+    return tuple(name for name in (there if columns is None else columns) if name != OFFSET)
 
 
-def binary_column(pieces: Iterable[bytes | memoryview], sizes: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """Pieces one after the other as a binary column: `sizes` int64[rows], 0 where not `valid` (bool[rows], None: all).
-
-    The only copy of the bytes; large_binary where 32-bit offsets cannot address them.
-    """
-    data = b"".join(pieces)
-    type_, offset_type = (pa.binary(), np.int32) if len(data) < 1 << 31 else (pa.large_binary(), np.int64)
-    offsets = np.zeros(len(sizes) + 1, offset_type)
-    np.cumsum(sizes, out=offsets[1:])
-    mask = None
-    if valid is not None and not valid.all():
-        mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    return pa.Array.from_buffers(type_, len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+def raw_table(shard: Shard, columns: Mapping[str, pa.Array], encodings: Mapping[str, str] | None = None) -> pa.Table:
+    """A table that names the shard it is from; `encodings` as in `columns`, by column."""
+    table = pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.shown.encode()})
+    return with_encodings(table, encodings) if encodings else table

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.columns import binary_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Shard, binary_column, check_samples, raw_table
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_samples, raw_table
 from rayingest.formats.tar import Member, check_end, next_member
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.manifest import ShardBlocks
@@ -42,13 +43,12 @@ class _Sample:
     data: dict[str, bytes | memoryview] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class WebDataset:
+class WebDataset(Format):
     """Tar shards, plain or compressed as a whole with gzip."""
 
-    name: str = "webdataset"
-    suffixes: tuple[str, ...] = (".tar", ".tar.gz", ".tgz")
-    option_names: tuple[str, ...] = (EXPANSION,)
+    name = "webdataset"
+    suffixes = (".tar", ".tar.gz", ".tgz")
+    option_names = (EXPANSION,)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         if _is_stream(shard):

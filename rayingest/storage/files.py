@@ -120,6 +120,13 @@ class Storage:
             return self.call(url, lambda: _read_whole(path))
         return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
 
+    def read_if_there(self, url: str) -> bytes | None:
+        """The whole file, None where there is none."""
+        path = local_path(url)
+        if path is not None:
+            return self.call(url, lambda: _read_whole(path)) if os.path.exists(path) else None  # noqa: PTH110
+        return self.on_filesystem(url, _whole_if_there)
+
     def size(self, url: str) -> int:
         """Bytes of the file as it is now."""
         path = local_path(url)
@@ -288,6 +295,13 @@ def _read_fully(file: io.FileIO, count: int) -> bytes:
 def _read_whole(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def _whole_if_there(fs: Any, name: str) -> bytes | None:
+    try:
+        return bytes(fs.cat_file(name))
+    except FileNotFoundError:
+        return None
 
 
 def _fresh_size(fs: Any, name: str) -> int | None:

@@ -83,7 +83,7 @@ class IndexCache:
         """The kept manifest while shards, sizes, marks and the way of reading are what they were; else None."""
         location = self.location
         try:
-            data = self._read(location)
+            data = self.storage.read_if_there(location)
             return None if data is None else self._parse(data)
         except (pa.ArrowException, ValueError, KeyError, TypeError, OSError, IngestError) as error:
             _log.warning("the index %s cannot be used and is made again: %s", redact(location), error)
@@ -130,12 +130,6 @@ class IndexCache:
         if self.index is None or local_path(self.index) is not None:
             return False
         return self.storage.on_filesystem(self.index, lambda fs, name: bool(fs.isdir(name)), "stat")
-
-    def _read(self, location: str) -> bytes | None:
-        path = local_path(location)
-        if path is not None:
-            return Path(path).read_bytes() if Path(path).exists() else None
-        return self.storage.on_filesystem(location, _read_if_there)
 
     def _serialized(self, manifest: Manifest) -> bytes:
         columns: dict[str, Any] = {"paths": self._shown_paths, "marks": list(manifest.marks), "sizes": manifest.sizes}
@@ -227,10 +221,3 @@ def _write_remote(fs: Any, name: str, data: bytes) -> None:
     fs.makedirs(folder, exist_ok=True)
     fs.pipe_file(aside, data)
     fs.mv(aside, name)
-
-
-def _read_if_there(fs: Any, name: str) -> bytes | None:
-    try:
-        return bytes(fs.cat_file(name))
-    except FileNotFoundError:
-        return None

@@ -47,6 +47,17 @@ class Listing:
     def url(self, shard: int) -> str:
         return self.root + self.paths[shard]
 
+    @classmethod
+    def of(cls, found: Sequence[Found]) -> Listing:
+        """These shards, in this order."""
+        root = _common_folder([shard.url for shard in found])
+        return cls(
+            root=root,
+            paths=tuple(shard.url[len(root) :] for shard in found),
+            sizes=tuple(shard.size for shard in found),
+            marks=tuple(shard.mark for shard in found),
+        )
+
 
 def list_shards(
     urls: Urls,
@@ -62,7 +73,11 @@ def list_shards(
     as they are. ConfigError when nothing matches, a file of a brace range is missing, a list names a shard twice, or
     the URL is of a kind that is refused.
     """
-    storage = storage or Storage(storage_options)
+    return Listing.of(find_shards(urls, suffixes, storage or Storage(storage_options)))
+
+
+def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[Found]:
+    """As `list_shards`, one by one."""
     if isinstance(urls, str | os.PathLike):
         found = _expand(os.fspath(urls), storage, suffixes)
     else:
@@ -70,13 +85,7 @@ def list_shards(
         if not found:
             raise ConfigError("the list of URLs is empty; give at least one path, folder, glob or brace range")
     _refuse_duplicates(found)
-    root = _common_folder([shard.url for shard in found])
-    return Listing(
-        root=root,
-        paths=tuple(shard.url[len(root) :] for shard in found),
-        sizes=tuple(shard.size for shard in found),
-        marks=tuple(shard.mark for shard in found),
-    )
+    return found
 
 
 def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:

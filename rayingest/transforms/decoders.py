@@ -28,19 +28,19 @@ _UNPICKLE = "numpy.load(io.BytesIO(data), allow_pickle=True)"
 Decoder = Callable[[bytes], Any]
 
 
-def decoder_for(name: str) -> Decoder | None:
+def decoder_for(name: str, extension: str | None = None) -> Decoder | None:
     """The decoder of a field with this name, None where it stays bytes.
 
-    Chosen by what follows the name's last dot (or the whole name), in any case; `.gz` is unwrapped first and the part
-    before it decides. Pickled fields get a decoder that raises ConfigError.
+    Chosen by `extension`, or what follows the name's last dot (or the whole name), in any case; `.gz` is unwrapped
+    first and the part before it decides. Pickled fields get a decoder that raises ConfigError.
     """
-    parts = name.lower().split(".")
+    parts = (extension or name).lower().split(".")
     wraps = 0
     while parts and parts[-1] == "gz":
         parts.pop()
         wraps += 1
-    extension = parts[-1] if parts else ""
-    inner = _refuse_pickle(name, wraps) if extension in _PICKLED else _DECODERS.get(extension)
+    last = parts[-1] if parts else ""
+    inner = _refuse_pickle(name, wraps) if last in _PICKLED else _DECODERS.get(last)
     return _unwrapped(inner, wraps) if wraps else inner
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError
+from rayingest.formats.columns import ENCODING, parse_array_encoding
 from rayingest.transforms.decoders import Decoder, decoder_for, is_media
+from rayingest.transforms.encodings import decoder_of, in_lists
 
 OFFSET, KEY, JSON = "__offset__", "__key__", "__json__"
 _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
@@ -71,15 +73,25 @@ class Rows:
         return getter(row)
 
     def default(self, name: str) -> Decoder | None:
-        """What decodes this column where nothing else was said: by extension, for binary columns."""
+        """What decodes this column where nothing else was said: by its encoding, or by extension for binary columns."""
+        encoding = self._encoding(name)
+        if encoding is not None:
+            decoder = decoder_of(name, encoding)
+            return in_lists(decoder) if decoder and pa.types.is_list(self.table.schema.field(name).type) else decoder
         if not _is_binary(self.table.schema.field(name).type) or not (self.has_members or is_media(name)):
             return None
         return decoder_for(name)
 
     def is_fixed(self, name: str) -> bool:
         """Whether every value is a 1-D array of one length."""
-        kind = self.table.schema.field(name).type
+        kind, array = self.table.schema.field(name).type, parse_array_encoding(self._encoding(name) or "")
+        if array is not None:
+            return len(array[1]) == 1
         return pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type)
+
+    def _encoding(self, name: str) -> str | None:
+        encoding = (self.table.schema.field(name).metadata or {}).get(ENCODING)
+        return None if encoding is None else encoding.decode()
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,10 +83,27 @@ def jsons(folder: str) -> Dataset:
     return ri.read_json(folder, block_bytes=700).select(id="id", text="text")
 
 
+DATA = Path(__file__).parents[1] / "data"
+
+
+def stored(folder: str, read: Callable[[str], Dataset], shard: str) -> Case:
+    """Data that its own library wrote once: see the scripts beside it."""
+    return Case(lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None, read, shard)
+
+
+def mds(folder: str) -> Dataset:
+    return ri.read_mds(folder, block_bytes=600).select(id="id", text="text")
+
+
 CASES = {
     "webdataset": one_file_each("s-{}.tar", tar, webdataset),
     "webdataset, gzip": one_file_each("s-{}.tar.gz", lambda part: gzip.compress(tar(part)), webdataset),
     "parquet": one_file_each("s-{}.parquet", parquet, parquets),
     "json lines": one_file_each("s-{}.jsonl", json_lines, jsons, self_ending=True),
     "json lines, zstd": one_file_each("s-{}.jsonl.zst", lambda part: zstandard.compress(json_lines(part)), jsons),
+    "mds": stored("mds/plain", mds, "shard.00001.mds"),
+    **{
+        f"mds, {end}": stored(f"mds/{end}", mds, f"shard.00001.mds.{end}")
+        for end in ("zstd", "gz", "bz2", "br", "snappy")
+    },
 }

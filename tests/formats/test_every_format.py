@@ -42,8 +42,7 @@ def rows(batch: dict[str, Any]) -> Rows:
 
 def read(data: Dataset, **options: Any) -> Rows:
     """All samples of an epoch."""
-    options.setdefault("workers", 0)
-    with data.batch(16, partial="short").loader(**options) as loader:
+    with data.batch(16, partial="short").loader(**(options or {"workers": 0})) as loader:
         return [row for batch in loader for row in rows(batch)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import pickle
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -368,8 +367,7 @@ def test_an_empty_tar_has_no_blocks_and_an_empty_file_is_an_error(path: Path) ->
         Shard(path, b"").index()
 
 
-def test_formats_pickle_and_unknown_ones_are_named() -> None:
-    """They travel to tasks by reference."""
-    assert pickle.loads(pickle.dumps(FORMAT)) == FORMAT
-    with pytest.raises(ConfigError, match=r"unknown format 'tra'; there are json_lines, parquet, webdataset"):
+def test_unknown_formats_are_named() -> None:
+    """With those there are."""
+    with pytest.raises(ConfigError, match=r"unknown format 'tra'; there are .*, webdataset"):
         get_format("tra")

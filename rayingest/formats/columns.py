@@ -1,0 +1,95 @@
+"""Columns of raw tables: bytes as Arrow arrays, and how a column says what its values are decoded with.
+
+Owns the encodings that a field's metadata may name: an extension (`jpg`, `json`, `npy`, ...), one of `TEXT_NUMBERS`, or
+`array:DTYPE:SHAPE` for an array's bytes. What they are decoded by is in `transforms.encodings`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+ENCODING = b"rayingest.encoding"
+"""The key in a field's metadata."""
+
+TEXT_NUMBERS = ("int", "float", "decimal")
+"""Encodings of numbers that are written as text."""
+
+Bytes = bytes | memoryview
+
+
+def binary_column(
+    pieces: Iterable[Bytes], sizes: np.ndarray, valid: np.ndarray | None = None, *, text: bool = False
+) -> pa.Array:
+    """Pieces one after the other as a binary column: `sizes` int64[rows], 0 where not `valid` (bool[rows], None: all).
+
+    The only copy of the bytes; of the large type where 32-bit offsets cannot address them. `text`: as strings, whose
+    UTF-8 is looked at when they are decoded.
+    """
+    data = b"".join(pieces)
+    large = len(data) >= 1 << 31
+    type_ = (pa.large_string() if text else pa.large_binary()) if large else (pa.string() if text else pa.binary())
+    offsets = np.zeros(len(sizes) + 1, np.int64 if large else np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    mask = None
+    if valid is not None and not valid.all():
+        mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.Array.from_buffers(type_, len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def bytes_column(pieces: Sequence[Bytes], *, text: bool = False) -> pa.Array:
+    """One value a piece."""
+    return binary_column(pieces, np.fromiter(map(len, pieces), np.int64, len(pieces)), text=text)
+
+
+def fixed_column(data: Bytes, rows: int) -> pa.Array:
+    """Bytes as a column of so many values of one size, without a copy."""
+    return pa.Array.from_buffers(pa.binary(len(data) // rows if rows else 0), rows, [None, pa.py_buffer(data)])
+
+
+def number_column(data: Bytes, dtype: np.dtype[Any]) -> pa.Array:
+    """The bytes of numbers as a column of them."""
+    return pa.array(np.frombuffer(data, dtype).astype(dtype.newbyteorder("="), copy=False))
+
+
+def lists_column(lists: Sequence[Sequence[Bytes]]) -> pa.Array:
+    """Lists of pieces."""
+    offsets = np.zeros(len(lists) + 1, np.int32)
+    np.cumsum([len(pieces) for pieces in lists], out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), bytes_column([piece for pieces in lists for piece in pieces]))
+
+
+def array_encoding(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
+    """The encoding of the bytes of arrays of this dtype and shape."""
+    return f"array:{dtype.str}:{','.join(map(str, shape))}"
+
+
+def parse_array_encoding(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+    """Dtype and shape, None for an encoding of something else."""
+    kind, _, rest = encoding.partition(":")
+    if kind != "array":
+        return None
+    dtype, _, shape = rest.partition(":")
+    return np.dtype(dtype), tuple(int(length) for length in shape.split(",") if length)
+
+
+@lru_cache(maxsize=1024)
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """What makes an array's bytes an .npy file."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def with_encodings(table: pa.Table, encodings: Mapping[str, str]) -> pa.Table:
+    """The table with fields that say what their values are decoded with."""
+    fields = [
+        field.with_metadata({ENCODING: encodings[field.name].encode()}) if field.name in encodings else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields, table.schema.metadata))

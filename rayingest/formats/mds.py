@@ -1,0 +1,179 @@
+"""MosaicML's MDS: shards of samples behind a table of offsets, with an `index.json` for each folder of them.
+
+Owns what a shard is made of: its number of samples, offsets, a description in JSON, then samples, each the sizes of its
+variable columns and its values. Blocks are byte ranges between samples; a shard that is compressed is one block. Where
+there is an `index.json`, it says which shards there are, and how many samples, bytes and which hashes each has.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.columns import Bytes
+from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.hashes import check_hashes
+from rayingest.formats.index_json import Entry, entry_of, list_indexed
+from rayingest.formats.mds_columns import MdsColumn
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.urls import Listing, Urls
+
+CHECK_HASHES = "check_hashes"
+"""The option: whether hashes of shards that are not compressed are looked at too, which are then read whole."""
+
+_CHUNK = 8 << 20
+
+
+class Mds(Format):
+    """MDS shards, plain or compressed in any way that its writer knows."""
+
+    name = "mds"
+    suffixes = tuple(".mds" + end for end in ("", ".zstd", ".zst", ".gz", ".bz2", ".br", ".snappy"))
+    option_names = (EXPANSION, CHECK_HASHES)
+
+    def shards(self, urls: Urls, storage: Storage) -> Listing:
+        """Those that the `index.json` of each folder names, where it has one."""
+        return list_indexed(urls, self.suffixes, storage, _entries)
+
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        entry = entry_of(shard, _entries)
+        if compression_of(shard.url):
+            head, _ = _whole(shard, entry)
+            lengths = np.diff(head.offsets)
+            blocks = single_block(shard.size, len(lengths), int(lengths.sum()))
+        else:
+            if entry is not None and shard.options.get(CHECK_HASHES):
+                with shard.open() as file:
+                    check_hashes(shard, entry.hashes, iter(lambda: file.read(_CHUNK), b""))
+            head = _plain_head(shard)
+            builder = BlockBuilder(block_bytes)
+            builder.extend(head.offsets[:-1], head.offsets[1:], np.diff(head.offsets))
+            blocks = builder.finish()
+        samples = len(head.offsets) - 1
+        if entry is not None and entry.samples != samples:
+            raise shard.error(f"it holds {samples} samples, and {entry.samples} by its index.json", 0)
+        return blocks
+
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+        """The shard's columns, or those asked for in that order, and `__offset__`: the byte of the sample, in the
+        uncompressed shard.
+        """
+        if compression_of(shard.url):
+            head, data = _whole(shard, entry_of(shard, _entries))
+            begin, end = int(head.offsets[0]), int(head.offsets[-1])
+            return [_table(shard, head, memoryview(data)[begin:end], begin, block, columns) for block in blocks]
+        head = _remembered_head(shard.storage, shard.url, shard.size)
+        pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
+        return [
+            _table(shard, head, memoryview(piece), block[0], block, columns)
+            for block, piece in zip(blocks, pieces, strict=True)
+        ]
+
+
+FORMAT = Mds()
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What stands before the samples. `offsets`: int64[samples + 1], where they begin and the last ends."""
+
+    columns: tuple[MdsColumn, ...]
+    offsets: np.ndarray
+
+
+def _entries(index: Any) -> list[Entry]:
+    entries = []
+    for one in index["shards"]:
+        if (one["format"], one["version"]) != ("mds", 2):
+            raise ValueError(f"a shard of format {one['format']!r}, version {one['version']}; only MDS 2 is read")
+        files = [one[kind] for kind in ("raw_data", "zip_data") if one[kind]]
+        sizes = {file["basename"]: file["bytes"] for file in files}
+        entries.append(Entry(sizes, one["samples"], one["raw_data"]["hashes"]))
+    return entries
+
+
+def _whole(shard: Shard, entry: Entry | None) -> tuple[_Head, bytes]:
+    """A compressed shard, unfolded; held to the hashes in its index."""
+    data = b"".join(decompressed(shard))
+    check_hashes(shard, {} if entry is None else entry.hashes, [data])
+    return _head(shard, len(data), lambda begin, end: data[begin:end]), data
+
+
+def _plain_head(shard: Shard) -> _Head:
+    return _head(shard, shard.size, lambda begin, end: shard.ranges([(begin, end)])[0])
+
+
+@lru_cache(maxsize=256)
+def _remembered_head(storage: Storage, url: str, size: int) -> _Head:
+    """Of a shard that is read from again and again. Offsets are in the index by then, and not kept twice."""
+    head = _plain_head(Shard(storage, url, size))
+    return _Head(head.columns, head.offsets[:0])
+
+
+def _head(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Head:
+    """`read(begin, end)` gives bytes of the shard, which has `size` of them."""
+    samples, first = struct.unpack("<II", read(0, min(8, size)).ljust(8, b"\0"))
+    at = 4 + 4 * (samples + 1)
+    if not at < first <= size:
+        raise shard.error("not an MDS shard: its table of offsets does not fit into it", 0)
+    head = read(0, first)
+    offsets = np.frombuffer(head, "<u4", samples + 1, 4).astype(np.int64)
+    if (np.diff(offsets) < 0).any() or offsets[-1] != size:
+        raise shard.error(f"its table of offsets ends at {offsets[-1]}, and it has {size} bytes: cut off or damaged", 0)
+    try:
+        config = json.loads(head[at:])
+        described = zip(config["column_names"], config["column_encodings"], config["column_sizes"], strict=True)
+        return _Head(tuple(MdsColumn(*column) for column in described), offsets)
+    except (KeyError, TypeError, ValueError) as error:
+        raise shard.error(f"its description of columns cannot be used: {error}", at) from error
+
+
+def _table(shard: Shard, head: _Head, data: memoryview, base: int, block: Block, columns: Columns) -> pa.Table:
+    """The samples in `data`, which stands at `base` in the shard."""
+    by_name = {column.name: column for column in head.columns}
+    wanted = {name: by_name[name] for name in check_columns(shard, list(by_name), columns)}
+    values: dict[str, list[Bytes]] = {name: [] for name in wanted}
+    offsets = []
+    for at, sample in _samples(shard, head.columns, data, base):
+        offsets.append(at)
+        for name, pieces in values.items():
+            pieces.append(sample[name])
+    check_samples(shard, block, len(offsets))
+    try:
+        arrays = {name: column.arrow(values[name]) for name, column in wanted.items()}
+    except (ValueError, IndexError, struct.error) as error:
+        raise shard.error(f"damaged values: {error}", block[0]) from error
+    encodings = {name: column.decoded_by for name, column in wanted.items() if column.decoded_by}
+    return raw_table(shard, {**arrays, OFFSET: pa.array(offsets, pa.int64())}, encodings)
+
+
+def _samples(
+    shard: Shard, columns: Sequence[MdsColumn], data: memoryview, base: int
+) -> Iterator[tuple[int, dict[str, Bytes]]]:
+    """Each sample's offset in the shard and its values by column."""
+    variable = struct.Struct(f"<{sum(column.size is None for column in columns)}I")
+    at = 0
+    while at < len(data):
+        begin = at
+        sample: dict[str, Bytes] = {}
+        if at + variable.size > len(data):
+            raise shard.error("a sample ends behind the next: the shard is damaged or changed", base + begin)
+        sizes = iter(variable.unpack_from(data, at))
+        at += variable.size
+        for column in columns:
+            size = next(sizes) if column.size is None else column.size
+            sample[column.name] = data[at : at + size]
+            at += size
+        if at > len(data):
+            raise shard.error("a sample ends behind the next: the shard is damaged or changed", base + begin)
+        yield base + begin, sample

@@ -1,0 +1,124 @@
+"""What can be read: one function a format, each of which gives a `Dataset`.
+
+Owns their options, in one place for the API and for configurations, and what relative paths mean.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rayingest.dataset import Dataset
+from rayingest.options import Bytes, Flag, Place, Positive, StorageOptions, Urls, checked
+
+BLOCK_BYTES = 2 << 20
+
+
+@checked()
+def read_webdataset(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    strict: Flag = True,
+    max_expansion: Positive | None = None,
+    allow_pipe: Flag = False,
+) -> Dataset:
+    """Samples in WebDataset tar shards (.tar, .tar.gz, .tgz): files with one key, one field per extension.
+
+    Args:
+        urls: a path, folder, glob, brace range (`train-{000000..001023}.tar`), any URL that fsspec opens, or a list.
+        index: where to keep the index, a file or a folder; default: the user's cache folder.
+        block_bytes: how much to fetch at a time.
+        storage_options: for fsspec; never stored.
+        strict: refuse tars without an end marker or with data behind it.
+        max_expansion: refuse compressed shards that grow by more than this factor (200), once they are over 256 MiB.
+        allow_pipe: run the shell commands of URLs such as `pipe:ssh host cat train-{000..009}.tar`, each of which
+            writes a plain tar: one shard, read from its beginning to its end at a time. Secrets belong into variables
+            of the environment (`$TOKEN`), not into the command.
+    """
+    made = _read("webdataset", urls, index, block_bytes, storage_options, strict, max_expansion=max_expansion)
+    return replace(made, allow_pipe=allow_pipe)
+
+
+@checked()
+def read_parquet(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+) -> Dataset:
+    """Rows of Parquet files; a block is a row group. Arguments as of `read_webdataset`."""
+    return _read("parquet", urls, index, block_bytes, storage_options)
+
+
+@checked()
+def read_json(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    max_expansion: Positive | None = None,
+) -> Dataset:
+    """Objects of JSON Lines files (.jsonl, .ndjson, .json, plain or .gz or .zst). Arguments as of `read_webdataset`."""
+    return _read("json_lines", urls, index, block_bytes, storage_options, max_expansion=max_expansion)
+
+
+@checked()
+def read_mds(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    check_hashes: Flag = False,
+    max_expansion: Positive | None = None,
+) -> Dataset:
+    """Samples of MosaicML's MDS: folders of shards, plain or compressed, with an index.json. Arguments as of
+    `read_webdataset`.
+
+    Args:
+        check_hashes: hold shards that are not compressed to the hashes in index.json too: each is read whole once, for
+            the index.
+    """
+    more: dict[str, Any] = {"check_hashes": check_hashes, "max_expansion": max_expansion}
+    return _read("mds", urls, index, block_bytes, storage_options, **more)
+
+
+def _read(
+    format_name: str,
+    urls: Urls,
+    index: Place | None,
+    block_bytes: int,
+    storage_options: Mapping[str, Any] | None,
+    strict: bool = True,
+    **options: Any,
+) -> Dataset:
+    return Dataset(
+        format_name,
+        _here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(_here, urls)),
+        None if index is None else _here(index),
+        block_bytes,
+        strict,
+        dict(storage_options or {}),
+        {name: value for name, value in options.items() if value is not None},
+    )
+
+
+def _here(url: str | os.PathLike[str]) -> str:
+    """A relative path made absolute: whoever makes the loader may stand elsewhere, as workers of Ray Train do."""
+    text = os.fspath(url)
+    if "://" in text or "::" in text or not text.strip() or text.startswith("pipe:"):
+        return text
+    return os.path.join(os.getcwd(), os.path.expanduser(text))  # noqa: PTH109, PTH111
+
+
+READERS: dict[str, Callable[..., Dataset]] = {
+    reader.__name__.removeprefix("read_"): reader for reader in (read_webdataset, read_parquet, read_json, read_mds)
+}
+"""By the names of formats in a configuration."""
