@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
-    from rayingest.sources import read_json, read_mds, read_parquet, read_webdataset
+    from rayingest.sources import read_json, read_mds, read_parquet, read_tfrecord, read_webdataset
     from rayingest.trainer.loader import Loader
     from rayingest.transforms import images
 
@@ -28,6 +28,7 @@ _HOMES = {
     "read_json": "rayingest.sources",
     "read_mds": "rayingest.sources",
     "read_parquet": "rayingest.sources",
+    "read_tfrecord": "rayingest.sources",
     "read_webdataset": "rayingest.sources",
 }
 
@@ -45,6 +46,7 @@ __all__ = [
     "read_json",
     "read_mds",
     "read_parquet",
+    "read_tfrecord",
     "read_webdataset",
 ]
 

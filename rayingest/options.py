@@ -141,6 +141,12 @@ def _folder_here(value: Any) -> str:
     return place
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
+        raise TypeError
+    return tuple(value)
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise TypeError
@@ -165,6 +171,7 @@ def _device(value: Any) -> Any:
 
 _URLS = "a path, folder, glob, brace range or URL, or a list of them"
 
+Names = Annotated[Sequence[str], kind("a list of names", _names)]
 Count = Annotated[int, whole("a whole number, 0 or more")]
 Positive = Annotated[int, whole("a whole number, 1 or more", 1)]
 Bytes = Annotated[int, whole("a whole number of bytes, 1 or more, as in 1 << 30", 1)]

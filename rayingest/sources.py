@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from rayingest.dataset import Dataset
-from rayingest.options import Bytes, Flag, Place, Positive, StorageOptions, Urls, checked
+from rayingest.options import Bytes, Flag, Names, Place, Positive, StorageOptions, Urls, checked
 
 BLOCK_BYTES = 2 << 20
 
@@ -90,6 +90,28 @@ def read_mds(
     return _read("mds", urls, index, block_bytes, storage_options, **more)
 
 
+@checked()
+def read_tfrecord(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    lists: Names = (),
+    examples: Flag = True,
+    max_expansion: Positive | None = None,
+) -> Dataset:
+    """Records of TFRecord files, each a `tf.train.Example`; fields are its features. Arguments as of
+    `read_webdataset`.
+
+    Args:
+        lists: the features that are lists: 1-D arrays, or lists of bytes, of any length. Any other must hold one value.
+        examples: False for records of other kinds: each is one field, `record`, of bytes.
+    """
+    more: dict[str, Any] = {"lists": lists, "examples": examples, "max_expansion": max_expansion}
+    return _read("tfrecord", urls, index, block_bytes, storage_options, **more)
+
+
 def _read(
     format_name: str,
     urls: Urls,
@@ -119,6 +141,7 @@ def _here(url: str | os.PathLike[str]) -> str:
 
 
 READERS: dict[str, Callable[..., Dataset]] = {
-    reader.__name__.removeprefix("read_"): reader for reader in (read_webdataset, read_parquet, read_json, read_mds)
+    reader.__name__.removeprefix("read_"): reader
+    for reader in (read_webdataset, read_parquet, read_json, read_mds, read_tfrecord)
 }
 """By the names of formats in a configuration."""

@@ -83,7 +83,7 @@ class Work:
         except IngestError:
             return error
         absent = [name for name in self.pipeline.columns if name not in raw.names]
-        if raw.is_json or not absent:
+        if raw.has_documents or not absent:
             return error
         found = f"no sample around it has a field {absent[0]!r}; there are {', '.join(map(repr, raw.names))}"
         return error.saying(f"{error.reason}; {found}")

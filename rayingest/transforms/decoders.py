@@ -44,9 +44,12 @@ def decoder_for(name: str, extension: str | None = None) -> Decoder | None:
     return _unwrapped(inner, wraps) if wraps else inner
 
 
-def is_media(name: str) -> bool:
-    """Whether the name ends in an extension of an image or of text, which no binary column carries by accident."""
-    return name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*_IMAGES, *_TEXTS)
+def media_decoder(name: str) -> Decoder | None:
+    """As `decoder_for` where the name ends in an extension of images or of text, which no column of bytes carries by
+    accident; else None.
+    """
+    is_media = name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*_IMAGES, *_TEXTS)
+    return decoder_for(name) if is_media else None
 
 
 def text(data: bytes) -> str:

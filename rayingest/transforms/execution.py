@@ -15,7 +15,7 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.keys import generator
 from rayingest.transforms.collate import Written
-from rayingest.transforms.decoders import Decoder
+from rayingest.transforms.decoders import Decoder, media_decoder
 from rayingest.transforms.functions import Function, failure
 from rayingest.transforms.program import DecodeStep, FieldPlan, MapStep, Program, Step, gives_fixed, no_such_field
 from rayingest.transforms.rows import Rows
@@ -41,7 +41,7 @@ class Samples(list[Sample]):
 
 
 class _Block:
-    """A raw block and the plan for its fields, which a JSON block has only row by row.
+    """A raw block and the plan for its fields, which a block of documents has only row by row.
 
     `lacking`: what is asked for and is not there.
     """
@@ -51,7 +51,7 @@ class _Block:
         self.fields: list[tuple[FieldPlan, Decoder | None]] = []
         self.fixed: set[str] = set()
         self.lacking: ConfigError | None = None
-        if not self.rows.is_json:
+        if not self.rows.has_documents:
             try:
                 fields = plan(self.rows.names)
             except ConfigError as error:
@@ -156,8 +156,8 @@ class Execution:
         block, row = self._blocks[self._table_of[i]], self._row_of[i]
         if block.lacking is not None:
             raise DataError(str(block.lacking), **self._where(i)) from block.lacking
-        if block.rows.is_json:
-            return self._read_json(block, row, i)
+        if block.rows.has_documents:
+            return self._read_document(block, row, i)
         sample: Sample = {}
         for field, default in block.fields:
             try:
@@ -173,21 +173,23 @@ class Execution:
             sample[field.name] = value
         return sample
 
-    def _read_json(self, block: _Block, row: int, i: int) -> Sample:
+    def _read_document(self, block: _Block, row: int, i: int) -> Sample:
         try:
             document = block.rows.document(row)
-        except DataError as error:
-            raise failure("read", error, None, **self._where(i)) from error
-        try:
             fields = self._plan(tuple(document))
+            values = {field: document[field.raw] for field in fields}
         except ConfigError as error:
             raise DataError(str(error), **self._where(i)) from error
+        except DataError as error:
+            raise failure("read", error, None, **self._where(i)) from error
         self._fixed.update(field.name for field in fields if field.decoders and gives_fixed(field.decoders[-1]))
         sample: Sample = {}
-        for field in fields:
-            value = document[field.raw]
+        for field, undecoded in values.items():
+            value = undecoded
             for function in field.decoders:
                 value = self._call(function, value, i, field.name)
+            if not field.decoders and isinstance(value, bytes) and (default := media_decoder(field.raw)):
+                value = self._default(default, field.raw, value, i)
             sample[field.name] = value
         return sample
 

@@ -7,7 +7,7 @@ a copy: nothing keeps a block's memory alive.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
-from rayingest.transforms.decoders import Decoder, decoder_for, is_media
+from rayingest.formats.tf_example import Example
+from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
 from rayingest.transforms.encodings import decoder_of, in_lists
 
-OFFSET, KEY, JSON = "__offset__", "__key__", "__json__"
+OFFSET, KEY, JSON, EXAMPLE = "__offset__", "__key__", "__json__", "__example__"
 _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
 
 Getter = Callable[[int], Any]
@@ -28,14 +29,15 @@ Getter = Callable[[int], Any]
 class Rows:
     """One raw block, read row by row.
 
-    Blocks with a `__json__` column hold a line of JSON per sample; those with a `__key__` are of WebDataset shards,
+    Blocks with a `__json__` column hold a line of JSON per sample, those with `__example__` a `tf.train.Example`: what
+    fields there are is known row by row. Those with a `__key__` are of WebDataset shards,
     where null means that the sample has no such member; all others are typed columns.
     """
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self.names = tuple(name for name in table.column_names if name != OFFSET)
-        self.is_json = JSON in self.names
+        self.has_documents = JSON in self.names or EXAMPLE in self.names
         self.has_members = KEY in self.names
         self._getters: dict[str, Getter] = {}
 
@@ -51,8 +53,10 @@ class Rows:
         key = self.table.column(KEY)[row].as_py() if self.has_members else None
         return {"shard": self.shard, "offset": offset, "key": key}
 
-    def document(self, row: int) -> dict[str, Any]:
-        """The JSON object of a row; DataError where it is none."""
+    def document(self, row: int) -> Mapping[str, Any]:
+        """The fields of a row; DataError where it is no document, or when a field is asked for that cannot be had."""
+        if EXAMPLE in self.names:
+            return Example(self.table.column(EXAMPLE)[row].as_py(), self._lists)
         try:
             document = json.loads(self.table.column(JSON)[row].as_py())
         except (ValueError, RecursionError) as error:  # the latter from deep nesting
@@ -60,6 +64,10 @@ class Rows:
         if not isinstance(document, dict):
             raise DataError(f"a line of JSON Lines must be an object, this one is a {type(document).__name__}")
         return document
+
+    @cached_property
+    def _lists(self) -> frozenset[str]:
+        return frozenset(json.loads(self._encoding(EXAMPLE) or "[]"))
 
     def value(self, name: str, row: int) -> Any:
         """The undecoded value of one field.
@@ -78,9 +86,9 @@ class Rows:
         if encoding is not None:
             decoder = decoder_of(name, encoding)
             return in_lists(decoder) if decoder and pa.types.is_list(self.table.schema.field(name).type) else decoder
-        if not _is_binary(self.table.schema.field(name).type) or not (self.has_members or is_media(name)):
+        if not _is_binary(self.table.schema.field(name).type):
             return None
-        return decoder_for(name)
+        return decoder_for(name) if self.has_members else media_decoder(name)
 
     def is_fixed(self, name: str) -> bool:
         """Whether every value is a 1-D array of one length."""

@@ -26,8 +26,8 @@ Part = Sequence[tuple[int, str]]
 class Case:
     """One way to keep samples. `write` puts them into an empty folder, `read` describes what is in one (a URL).
 
-    `shard`: the file in it that tests damage. `self_ending`: whether a file that ends between two samples may have been
-    so from the start.
+    `shard`: the file in it that tests damage. `self_ending`: whether nothing in a file tells of samples behind
+    those in it, so that an empty one is whole.
     """
 
     write: Callable[[Path], None]
@@ -86,13 +86,17 @@ def jsons(folder: str) -> Dataset:
 DATA = Path(__file__).parents[1] / "data"
 
 
-def stored(folder: str, read: Callable[[str], Dataset], shard: str) -> Case:
+def stored(folder: str, read: Callable[[str], Dataset], shard: str, **more: bool) -> Case:
     """Data that its own library wrote once: see the scripts beside it."""
-    return Case(lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None, read, shard)
+    return Case(lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None, read, shard, **more)
 
 
 def mds(folder: str) -> Dataset:
     return ri.read_mds(folder, block_bytes=600).select(id="id", text="text")
+
+
+def tfrecords(folder: str) -> Dataset:
+    return ri.read_tfrecord(folder, block_bytes=600, lists=["many"]).select(id="id", text="text", many="many")
 
 
 CASES = {
@@ -106,4 +110,5 @@ CASES = {
         f"mds, {end}": stored(f"mds/{end}", mds, f"shard.00001.mds.{end}")
         for end in ("zstd", "gz", "bz2", "br", "snappy")
     },
+    "tfrecord": stored("tfrecord/samples", tfrecords, "s-0.tfrecord", self_ending=True),
 }
