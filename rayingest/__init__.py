@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
-    from rayingest.sources import read_json, read_mds, read_parquet, read_tfrecord, read_webdataset
+    from rayingest.sources import (
+        read_arrow,
+        read_csv,
+        read_json,
+        read_mds,
+        read_parquet,
+        read_tfrecord,
+        read_webdataset,
+    )
     from rayingest.trainer.loader import Loader
     from rayingest.transforms import images
 
@@ -25,6 +33,8 @@ _HOMES = {
     "Loader": "rayingest.trainer.loader",
     "Pool": "rayingest.cluster.pool",
     "load_config": "rayingest.config",
+    "read_arrow": "rayingest.sources",
+    "read_csv": "rayingest.sources",
     "read_json": "rayingest.sources",
     "read_mds": "rayingest.sources",
     "read_parquet": "rayingest.sources",
@@ -43,6 +53,8 @@ __all__ = [
     "WorkerError",
     "images",
     "load_config",
+    "read_arrow",
+    "read_csv",
     "read_json",
     "read_mds",
     "read_parquet",

@@ -147,6 +147,18 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _character(value: Any) -> str:
+    if not isinstance(value, str) or len(value) != 1:
+        raise TypeError
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in _mapping(value).values()):
+        raise TypeError
+    return dict(value)
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise TypeError
@@ -172,6 +184,8 @@ def _device(value: Any) -> Any:
 _URLS = "a path, folder, glob, brace range or URL, or a list of them"
 
 Names = Annotated[Sequence[str], kind("a list of names", _names)]
+Texts = Annotated[Mapping[str, str], kind("a mapping of names to words", _texts)]
+Character = Annotated[str, kind("one character", _character)]
 Count = Annotated[int, whole("a whole number, 0 or more")]
 Positive = Annotated[int, whole("a whole number, 1 or more", 1)]
 Bytes = Annotated[int, whole("a whole number of bytes, 1 or more, as in 1 << 30", 1)]

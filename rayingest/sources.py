@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from rayingest.dataset import Dataset
-from rayingest.options import Bytes, Flag, Names, Place, Positive, StorageOptions, Urls, checked
+from rayingest.options import Bytes, Character, Flag, Names, Place, Positive, StorageOptions, Texts, Urls, checked
 
 BLOCK_BYTES = 2 << 20
 
@@ -40,8 +40,9 @@ def read_webdataset(
             writes a plain tar: one shard, read from its beginning to its end at a time. Secrets belong into variables
             of the environment (`$TOKEN`), not into the command.
     """
-    made = _read("webdataset", urls, index, block_bytes, storage_options, strict, max_expansion=max_expansion)
-    return replace(made, allow_pipe=allow_pipe)
+    more = {"max_expansion": max_expansion}
+    made = _read("webdataset", urls, index, block_bytes, storage_options, options=more)
+    return replace(made, strict=strict, allow_pipe=allow_pipe)
 
 
 @checked()
@@ -66,7 +67,46 @@ def read_json(
     max_expansion: Positive | None = None,
 ) -> Dataset:
     """Objects of JSON Lines files (.jsonl, .ndjson, .json, plain or .gz or .zst). Arguments as of `read_webdataset`."""
-    return _read("json_lines", urls, index, block_bytes, storage_options, max_expansion=max_expansion)
+    return _read("json_lines", urls, index, block_bytes, storage_options, options={"max_expansion": max_expansion})
+
+
+@checked()
+def read_arrow(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+) -> Dataset:
+    """Rows of Arrow IPC files and streams, Feather (version 2) and folders of Hugging Face datasets among them; a block
+    is a run of record batches. Arguments as of `read_webdataset`.
+    """
+    return _read("arrow", urls, index, block_bytes, storage_options)
+
+
+@checked()
+def read_csv(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    types: Texts | None = None,
+    names: Names | None = None,
+    delimiter: Character | None = None,
+    max_expansion: Positive | None = None,
+) -> Dataset:
+    """Lines of CSV files (.csv, .tsv, plain or .gz or .zst), with a first line of names. Arguments as of
+    `read_webdataset`.
+
+    Args:
+        types: of columns that are not text, in Arrow's words: `{"label": "int64", "weight": "float32"}`. Values that
+            are not of their type are errors; where there is none, the value is None.
+        names: of the columns, where files do not begin with a line of them.
+        delimiter: what stands between fields; default: a comma, in .tsv files a tab.
+    """
+    more = {"types": types, "names": names, "delimiter": delimiter, "max_expansion": max_expansion}
+    return _read("csv", urls, index, block_bytes, storage_options, options=more)
 
 
 @checked()
@@ -86,8 +126,8 @@ def read_mds(
         check_hashes: hold shards that are not compressed to the hashes in index.json too: each is read whole once, for
             the index.
     """
-    more: dict[str, Any] = {"check_hashes": check_hashes, "max_expansion": max_expansion}
-    return _read("mds", urls, index, block_bytes, storage_options, **more)
+    more = {"check_hashes": check_hashes, "max_expansion": max_expansion}
+    return _read("mds", urls, index, block_bytes, storage_options, options=more)
 
 
 @checked()
@@ -108,8 +148,8 @@ def read_tfrecord(
         lists: the features that are lists: 1-D arrays, or lists of bytes, of any length. Any other must hold one value.
         examples: False for records of other kinds: each is one field, `record`, of bytes.
     """
-    more: dict[str, Any] = {"lists": lists, "examples": examples, "max_expansion": max_expansion}
-    return _read("tfrecord", urls, index, block_bytes, storage_options, **more)
+    more = {"lists": lists, "examples": examples, "max_expansion": max_expansion}
+    return _read("tfrecord", urls, index, block_bytes, storage_options, options=more)
 
 
 def _read(
@@ -118,17 +158,15 @@ def _read(
     index: Place | None,
     block_bytes: int,
     storage_options: Mapping[str, Any] | None,
-    strict: bool = True,
-    **options: Any,
+    options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     return Dataset(
         format_name,
         _here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(_here, urls)),
         None if index is None else _here(index),
         block_bytes,
-        strict,
-        dict(storage_options or {}),
-        {name: value for name, value in options.items() if value is not None},
+        storage_options=dict(storage_options or {}),
+        options={name: value for name, value in (options or {}).items() if value is not None},
     )
 
 
@@ -142,6 +180,6 @@ def _here(url: str | os.PathLike[str]) -> str:
 
 READERS: dict[str, Callable[..., Dataset]] = {
     reader.__name__.removeprefix("read_"): reader
-    for reader in (read_webdataset, read_parquet, read_json, read_mds, read_tfrecord)
+    for reader in (read_webdataset, read_parquet, read_json, read_arrow, read_csv, read_mds, read_tfrecord)
 }
 """By the names of formats in a configuration."""

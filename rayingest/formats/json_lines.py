@@ -16,13 +16,13 @@ import pyarrow as pa
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import binary_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.lines import LineFinder
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_samples, raw_table
 from rayingest.plan.manifest import ShardBlocks
 
 LINE = "__json__"
 
 _CHUNK = 4 << 20
-_SPACE = np.isin(np.arange(256), list(b" \t\r\n\v\f"))
 _PLAIN = (".jsonl", ".ndjson", ".json")
 _CHANGED = "the shard changed since it was indexed"
 
@@ -35,7 +35,7 @@ class JsonLines(Format):
     option_names = (EXPANSION,)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        finder = _LineFinder()
+        finder = LineFinder()
         if compression_of(shard.url):
             samples = nbytes = 0
             for chunk in decompressed(shard):
@@ -95,37 +95,3 @@ def _table(shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None
     check_samples(shard, block, len(samples))
     sizes = np.fromiter(map(len, samples), np.int64, len(samples))
     return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: pa.array(offsets[kept], pa.int64())})
-
-
-class _LineFinder:
-    """Finds the lines that are samples in chunks of a file, without holding any of it."""
-
-    def __init__(self) -> None:
-        self._at = 0
-        self._begin = 0
-        self._blank = True  # whether all seen so far of the unfinished line is white space
-
-    def feed(self, chunk: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """The lines that end in this chunk: int64 arrays of where they begin, and end with their line end."""
-        data = np.frombuffer(chunk, np.uint8)
-        ends = np.flatnonzero(data == ord("\n")) + 1
-        if not len(ends):
-            self._blank = self._blank and not chunk.strip()
-            self._at += len(chunk)
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        begins = np.concatenate([[0], ends[:-1]])
-        kept = ~_SPACE[data[begins]]
-        for i in np.flatnonzero(~kept):
-            kept[i] = bool(chunk[begins[i] : ends[i]].strip())
-        kept[0] = kept[0] or not self._blank
-        begins, ends = begins + self._at, ends + self._at
-        begins[0] = self._begin
-        self._begin, self._blank = int(ends[-1]), not chunk[ends[-1] - self._at :].strip()
-        self._at += len(chunk)
-        return begins[kept], ends[kept]
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray]:
-        """The last line, if it is a sample and has no line end; in the form of `feed`."""
-        last = [] if self._blank else [(self._begin, self._at)]
-        begins, ends = np.array(last, np.int64).reshape(-1, 2).T
-        return begins, ends

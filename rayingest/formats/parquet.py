@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayingest.formats.huggingface import plain_features
 from rayingest.formats.parquet_footer import check_footer, rows_in
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
 from rayingest.plan.manifest import ShardBlocks
@@ -65,7 +66,7 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
         table.validate(full=True)
         offsets = pa.array(np.arange(first_row, first_row + rows, dtype=np.int64))
         metadata = {**(table.schema.metadata or {}), b"shard": shard.shown.encode()}
-        return table.append_column(OFFSET, offsets).replace_schema_metadata(metadata)
+        return plain_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(metadata)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import zstandard
 
@@ -71,6 +73,26 @@ def json_lines(part: Part) -> bytes:
     return b"".join(json.dumps({"id": i, "text": text}).encode() + b"\n" for i, text in part)
 
 
+def arrow_file(part: Part) -> bytes:
+    target = io.BytesIO()
+    feather.write_feather(table(part), target, chunksize=5)
+    return target.getvalue()
+
+
+def arrow_stream(part: Part) -> bytes:
+    target = io.BytesIO()
+    with pa.ipc.new_stream(target, table(part).schema) as writer:
+        writer.write_table(table(part), max_chunksize=5)
+    return target.getvalue()
+
+
+def csv_lines(part: Part) -> bytes:
+    target = io.StringIO(newline="")
+    writer = csv.writer(target, quoting=csv.QUOTE_ALL)
+    writer.writerows([("id", "text"), *part])
+    return target.getvalue().encode()
+
+
 def webdataset(folder: str) -> Dataset:
     return ri.read_webdataset(folder, block_bytes=3000).select(id="cls", text="txt")
 
@@ -81,6 +103,14 @@ def parquets(folder: str) -> Dataset:
 
 def jsons(folder: str) -> Dataset:
     return ri.read_json(folder, block_bytes=700).select(id="id", text="text")
+
+
+def arrows(folder: str) -> Dataset:
+    return ri.read_arrow(folder, block_bytes=1500).select(id="id", text="text")
+
+
+def csvs(folder: str) -> Dataset:
+    return ri.read_csv(folder, block_bytes=700, types={"id": "int64"})
 
 
 DATA = Path(__file__).parents[1] / "data"
@@ -105,6 +135,10 @@ CASES = {
     "parquet": one_file_each("s-{}.parquet", parquet, parquets),
     "json lines": one_file_each("s-{}.jsonl", json_lines, jsons, self_ending=True),
     "json lines, zstd": one_file_each("s-{}.jsonl.zst", lambda part: zstandard.compress(json_lines(part)), jsons),
+    "arrow file": one_file_each("s-{}.feather", arrow_file, arrows),
+    "arrow stream": one_file_each("s-{}.arrow", arrow_stream, arrows),
+    "csv": one_file_each("s-{}.csv", csv_lines, csvs, self_ending=True),
+    "csv, gzip": one_file_each("s-{}.csv.gz", lambda part: gzip.compress(csv_lines(part)), csvs),
     "mds": stored("mds/plain", mds, "shard.00001.mds"),
     **{
         f"mds, {end}": stored(f"mds/{end}", mds, f"shard.00001.mds.{end}")

@@ -80,7 +80,7 @@ def test_a_shard_that_is_cut_is_an_error(case: Case, folder: Path) -> None:
     """Before it is indexed and after: never a shorter epoch. The error names the shard, and the place in it."""
     path = folder / case.shard
     whole = path.read_bytes()
-    last = len(whole.rstrip(b"\0\n")) - 1  # what is missing behind it may be padding
+    last = len(whole.rstrip(b"\0\r\n")) - 1  # what is missing behind it may be padding
     for cut in (0, 1, len(whole) // 3, len(whole) // 2, last):
         path.write_bytes(whole)
         with case.read(str(folder)).batch(COUNT).loader(workers=0) as loader:

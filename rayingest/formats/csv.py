@@ -1,0 +1,180 @@
+"""CSV (RFC 4180): one sample a line, fields by the names in the first line of each shard.
+
+Owns where lines begin and end: a line end between double quotes is part of a field, a blank line is no sample. Values
+are text, unless a type is given for their column; pyarrow reads them. Blocks of plain files are byte ranges between
+lines; a compressed file is one block. Nothing in a plain file tells how many lines there should be.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
+
+from rayingest.errors import ConfigError
+from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.lines import LineFinder
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.listing import within_url
+
+TYPES, NAMES, DELIMITER = "types", "names", "delimiter"
+"""The options: types by column, names of columns where shards do not begin with them, what stands between fields."""
+
+_CHUNK = 4 << 20
+_PLAIN = (".csv", ".tsv")
+_CHANGED = "the shard changed since it was indexed"
+
+
+class Csv(Format):
+    """CSV shards, plain or compressed as a whole."""
+
+    name = "csv"
+    suffixes = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
+    option_names = (EXPANSION, TYPES, NAMES, DELIMITER)
+
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        builder = BlockBuilder(block_bytes)
+        rows = nbytes = 0
+        for begins, ends in _lines(shard, _chunks(shard)):
+            builder.extend(begins, ends, ends - begins)
+            rows, nbytes = rows + len(begins), nbytes + int((ends - begins).sum())
+        return single_block(shard.size, rows, nbytes) if compression_of(shard.url) else builder.finish()
+
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+        """The shard's columns, or those asked for in that order, as text or of the type that was given; and
+        `__offset__`: the byte at which the line begins, in the uncompressed file.
+        """
+        if compression_of(shard.url):
+            whole = b"".join(decompressed(shard))
+            names = _names(shard, whole)
+            begin = 0 if NAMES in shard.options else _first_line(whole)[1]
+            return [_table(shard, whole[begin:], begin, block, names, columns) for block in blocks]
+        names = _plain_names(shard)
+        # With the byte before each block, which must be the end of a line.
+        pieces = shard.ranges([(max(begin - 1, 0), end) for begin, end, _ in blocks])
+        tables = []
+        for block, piece in zip(blocks, pieces, strict=True):
+            begin, end, _ = block
+            if begin and not piece.startswith(b"\n"):
+                raise shard.error(f"{_CHANGED}: no line begins here", begin)
+            if end != shard.size and not piece.endswith(b"\n"):
+                raise shard.error(f"{_CHANGED}: no line ends here", end)
+            tables.append(_table(shard, piece[1:] if begin else piece, begin, block, names, columns))
+        return tables
+
+
+FORMAT = Csv()
+
+
+def _chunks(shard: Shard) -> Iterator[bytes]:
+    if compression_of(shard.url):
+        yield from decompressed(shard)
+        return
+    with shard.open() as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Where lines that are samples begin and end: int64 arrays, for each chunk."""
+    finder = LineFinder('"')
+    skip = 0 if NAMES in shard.options else 1
+    at = 0
+    for chunk in chunks:
+        begins, ends = finder.feed(chunk)
+        yield begins[skip:], ends[skip:]
+        at, skip = at + len(chunk), max(0, skip - len(begins))
+    if finder.quoted:
+        raise shard.error("the file ends between two quotes: it is cut off, or a quote in it is not doubled", at)
+    begins, ends = finder.finish()
+    yield begins[skip:], ends[skip:]
+
+
+def _first_line(data: bytes) -> tuple[bytes, int]:
+    """The first line that is not blank, and where it ends; of what is there if there is no end."""
+    finder = LineFinder('"')
+    begins, ends = (np.concatenate(both) for both in zip(finder.feed(data), finder.finish(), strict=True))
+    return (data[begins[0] : ends[0]], int(ends[0])) if len(begins) else (b"", len(data))
+
+
+def _plain_names(shard: Shard) -> list[str]:
+    names = shard.options.get(NAMES)
+    return list(names) if names else list(_remembered_names(shard.storage, shard.url, shard.size, _delimiter(shard)))
+
+
+@lru_cache(maxsize=256)
+def _remembered_names(storage: Storage, url: str, size: int, delimiter: str) -> tuple[str, ...]:
+    shard = Shard(storage, url, size, options={DELIMITER: delimiter})
+    length = 1 << 16
+    while True:
+        head = shard.ranges([(0, min(length, size))])[0]
+        if _first_line(head)[1] < len(head) or length >= size:
+            return tuple(_names(shard, head))
+        length *= 16
+
+
+def _names(shard: Shard, data: bytes) -> list[str]:
+    """The names of columns: given, or the first line of the data."""
+    if NAMES in shard.options:
+        return list(shard.options[NAMES])
+    line = _first_line(data)[0]
+    try:
+        text = io.StringIO(line.decode("utf-8-sig"), newline="")
+        names = next(csv.reader(text, delimiter=_delimiter(shard), strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise shard.error(f"its first line is not one of names: {error}", 0) from error
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{shard.shown}: its first line names a column twice; give names of columns with names=[...]")
+    return names
+
+
+def _delimiter(shard: Shard) -> str:
+    default = "\t" if ".tsv" in within_url(shard.url).lower()[-8:] else ","
+    return str(shard.options.get(DELIMITER, default))
+
+
+def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns) -> pa.Table:
+    """The lines of `data`, which stands at `base` in the shard."""
+    finder = LineFinder('"')
+    begins = np.concatenate([finder.feed(data)[0], finder.finish()[0]])
+    check_samples(shard, block, len(begins))
+    wanted = check_columns(shard, names, columns)
+    types = _types(shard, names)
+    with _damage(shard, block[0]):
+        table = read_csv(
+            pa.BufferReader(data),
+            ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+            ParseOptions(delimiter=_delimiter(shard), newlines_in_values=True),
+            ConvertOptions(column_types=types, include_columns=wanted, null_values=[""], strings_can_be_null=False),
+        ).select(list(wanted))
+        check_samples(shard, block, table.num_rows if wanted else len(begins))
+    table = table.append_column(OFFSET, pa.array(base + begins)) if wanted else pa.table({OFFSET: base + begins})
+    return table.replace_schema_metadata({b"shard": shard.shown.encode()})
+
+
+def _types(shard: Shard, names: Sequence[str]) -> dict[str, pa.DataType]:
+    given: Mapping[str, str] = shard.options.get(TYPES, {})
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise ConfigError(f"types: {shard.shown} has no column {unknown[0]!r}; there are {', '.join(map(repr, names))}")
+    try:
+        return {name: pa.type_for_alias(given.get(name, "string")) for name in names}
+    except ValueError as error:
+        raise ConfigError(f"types: {error}; as in 'int64', 'float32', 'bool', 'timestamp[s]'") from None
+
+
+@contextmanager
+def _damage(shard: Shard, offset: int) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise shard.error(f"damaged CSV, or values not of the type given: {error}", offset) from error

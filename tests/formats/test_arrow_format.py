@@ -1,0 +1,104 @@
+"""Arrow IPC: batches as blocks, dictionaries, and Hugging Face's features in it and in Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rayingest as ri
+from rayingest.dataset import Dataset
+from tests.data.make_huggingface import pixels
+from tests.formats.cases import DATA
+
+
+def batch(data: Dataset, size: int) -> dict[str, Any]:
+    with data.batch(size).loader(workers=0) as loader:
+        found: dict[str, Any] = next(iter(loader))
+        return found
+
+
+def dictionaries(count: int) -> pa.Table:
+    """Batches of two rows, each with a dictionary of its own."""
+    batches = [
+        pa.record_batch({"n": [i, i], "word": pa.array([f"w{i}", "x"]).dictionary_encode()}) for i in range(count)
+    ]
+    return pa.Table.from_batches(batches)
+
+
+def test_dictionaries_between_batches_are_understood(tmp_path: Path) -> None:
+    """Those that replace each other make a shard one block; in front of all batches they do not."""
+    path = str(tmp_path / "s.arrow")
+    with pa.ipc.new_stream(path, dictionaries(5).schema) as writer:
+        writer.write_table(dictionaries(5))
+    data = ri.read_arrow(path, block_bytes=1)
+    found = batch(data, 10)
+    assert found["word"] == [word for i in range(5) for word in (f"w{i}", "x")]
+    with pa.ipc.new_file(path, dictionaries(5).schema) as writer:
+        writer.write_table(dictionaries(5).unify_dictionaries(), max_chunksize=2)
+    assert batch(ri.read_arrow(path, block_bytes=1).shuffle(seed=1), 10)["n"].sort().values.tolist() == sorted(
+        [*range(5)] * 2
+    )
+
+
+def test_batches_without_rows_and_empty_files(tmp_path: Path) -> None:
+    """They are no blocks; data that is all such is an error."""
+    path = str(tmp_path / "s.arrow")
+    schema = pa.schema({"n": pa.int64()})
+    with pa.ipc.new_file(path, schema) as writer:
+        for values in ([], [1, 2], [], [3], []):
+            writer.write_batch(pa.record_batch({"n": pa.array(values, pa.int64())}))
+    assert batch(ri.read_arrow(path, block_bytes=1), 3)["n"].tolist() == [1, 2, 3]
+    with pa.ipc.new_file(path, schema):
+        pass
+    with pytest.raises(ri.ConfigError, match="no sample in any"):
+        batch(ri.read_arrow(path), 1)
+
+
+def test_other_files_are_named(tmp_path: Path) -> None:
+    """Old Feather, no Arrow at all, streams put one behind the other, a column that is not there."""
+    path = tmp_path / "s.arrow"
+    with pa.ipc.new_stream(str(path), dictionaries(2).schema) as writer:
+        writer.write_table(dictionaries(2))
+    whole = path.read_bytes()
+    with pytest.raises(ri.ConfigError, match=r"no (field|column) 'nope'"):
+        batch(ri.read_arrow(path).select(nope="nope"), 1)
+    cases = {b"FEA1" + bytes(60): "Feather version 1", b"{}": "none of Arrow's", whole + whole: "data follows the end"}
+    for data, said in cases.items():
+        path.write_bytes(data)
+        with pytest.raises(ri.DataError, match=said) as caught:
+            batch(ri.read_arrow(path), 1)
+        assert caught.value.shard == str(path)
+
+
+def test_damage_is_an_error_or_a_value(tmp_path: Path) -> None:
+    """Never a crash, a hang, or fewer samples: bytes changed one by one, all over the file."""
+    path = tmp_path / "s.feather"
+    table = pa.table({"n": [1, 2, 3], "text": ["a", "bb", None], "list": [[1], [], [2, 3]]})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    whole = path.read_bytes()
+    errors = 0
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x91]) + whole[at + 1 :])
+        try:
+            assert len(batch(ri.read_arrow(path, index=tmp_path / "index"), 3)["n"]) == 3
+        except (ri.DataError, ri.ConfigError):
+            errors += 1
+    assert errors > 50
+
+
+@pytest.mark.parametrize("name", ["arrow", "data.parquet"])
+def test_features_of_hugging_face_datasets_are_what_they_are(name: str) -> None:
+    """Images are images, arrays arrays, in the folder that the library saves and in its Parquet files."""
+    read = ri.read_parquet if name.endswith("parquet") else ri.read_arrow
+    found = batch(read(DATA / "huggingface" / name), 3)
+    assert np.array_equal(found["image"], [pixels(i) for i in range(3)])
+    assert found["label"].tolist() == [0, 1, 0]
+    assert found["matrix"].tolist() == [[[i, 1, 2], [3, 4, 5]] for i in range(3)]
+    assert found["text"] == ["t0", "t1", "t2"]
+    cropped = batch(read(DATA / "huggingface" / name).decode(image=ri.images.CenterCrop(2)).select(image="image"), 3)
+    assert cropped["image"].shape == (3, 2, 2, 3)

@@ -1,0 +1,87 @@
+"""CSV: where lines begin and end, names, types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from rayingest.dataset import Dataset
+from rayingest.formats import csv
+
+
+def rows(data: Dataset) -> list[tuple[Any, ...]]:
+    with data.batch(1).loader(workers=0) as loader:
+        found = [{name: value[0] for name, value in batch.items() if name != "__index__"} for batch in loader]
+    return [tuple(value.item() if hasattr(value, "item") else value for value in row.values()) for row in found]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.csv"
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 4 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_are_samples_wherever_their_ends_stand(
+    path: Path, chunk: int, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between quotes they are part of a value; blank lines are none; the last line needs no end."""
+    monkeypatch.setattr(csv, "_CHUNK", chunk)
+    text = end.join(["a,b", "1,x", "", '2,"y\nz"', '3,"say ""hi"", or not"', ",", '"4",ü'])
+    expected = [("1", "x"), ("2", "y\nz"), ("3", 'say "hi", or not'), ("", ""), ("4", "ü")]
+    for ending in ("", end):
+        path.write_bytes((text + ending).encode())
+        assert rows(ri.read_csv(path, block_bytes=1)) == expected
+        assert rows(ri.read_csv(path).select(b="b")) == [(b,) for _, b in expected]
+
+
+def test_types_names_and_delimiters_are_what_is_said(path: Path) -> None:
+    """Text where nothing is; a value that is not of its type is an error, none is None."""
+    path.write_text("1;0.5\n2;1.5\n")
+    data = ri.read_csv(path, names=["n", "x"], delimiter=";", types={"n": "int64", "x": "float32"})
+    assert rows(data) == [(1, 0.5), (2, 1.5)]
+    tabs = path.with_suffix(".tsv")
+    tabs.write_text("a\tb\n1,5\t2\n")
+    assert rows(ri.read_csv(tabs)) == [("1,5", "2")]
+    path.write_text("1;\n")
+    with ri.read_csv(path, names=["n", "x"], delimiter=";", types={"x": "int64"}).batch(1).loader(workers=0) as loader:
+        assert next(iter(loader))["x"] == [None]
+    path.write_text("n\n1\nx\n")
+    with pytest.raises(ri.DataError, match=r"not of the type given.*x"):
+        rows(ri.read_csv(path, types={"n": "int64"}))
+    with pytest.raises(ri.ConfigError, match="no column 'm'"):
+        rows(ri.read_csv(path, types={"m": "int64"}))
+    with pytest.raises(ri.ConfigError, match=r"types: .*as in 'int64'"):
+        rows(ri.read_csv(path, types={"n": "integer"}))
+
+
+def test_what_cannot_be_csv_is_named(path: Path) -> None:
+    """Lines of other lengths, a name twice, an open quote, text that is no UTF-8."""
+    cases = {
+        b"a,b\n1\n": "damaged CSV",
+        b"a,b\n1,2,3\n": "damaged CSV",
+        b'a,b\n1,"2\n': "ends between two quotes",
+        b"a\n\xff\n": "damaged CSV",
+        b"\xff\n1\n": "not one of names",
+    }
+    for data, said in cases.items():
+        path.write_bytes(data)
+        with pytest.raises(ri.DataError, match=said) as caught:
+            rows(ri.read_csv(path))
+        assert (caught.value.shard, caught.value.offset is not None) == (str(path), True)
+    path.write_bytes(b"a,a\n1,2\n")
+    with pytest.raises(ri.ConfigError, match="names a column twice"):
+        rows(ri.read_csv(path))
+    path.write_bytes(b"a,b\n")
+    with pytest.raises(ri.ConfigError, match="no sample in any"):
+        rows(ri.read_csv(path))
+
+
+def test_long_first_lines_and_byte_order_marks(path: Path) -> None:
+    """Names that take more than is read at first; a mark in front of them is none of them."""
+    names = [f"column_{i}" for i in range(20_000)]
+    path.write_text("\ufeff" + ",".join(names) + "\n" + ",".join(map(str, range(20_000))) + "\n")
+    assert rows(ri.read_csv(path).select(first="column_0", last="column_19999")) == [("0", "19999")]
