@@ -129,7 +129,7 @@ class Dataset:
         """The data's shards as they are now, and the place where their index is kept."""
         storage = self._storage
         urls = self.urls if isinstance(self.urls, str) else list(self.urls)
-        listing = get_format(self.format_name).shards(urls, storage)
+        listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
         return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
 
     def order(self, manifest: Manifest) -> Order:

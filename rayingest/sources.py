@@ -110,6 +110,40 @@ def read_csv(
 
 
 @checked()
+def read_images(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+) -> Dataset:
+    """Image files in folders, one folder a class: fields `image`, `label` (the class's number, in the order of their
+    names), `class`, `path` and `size`. Arguments as of `read_webdataset`.
+
+    Nothing is opened for the index: it is made of one listing.
+    """
+    return _read("images", urls, index, block_bytes, storage_options)
+
+
+@checked()
+def read_files(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    suffixes: Names | None = None,
+) -> Dataset:
+    """Files of any kind, video and audio among them, as bytes: field `data`, and the others as of `read_images`.
+    Arguments as of `read_webdataset`.
+
+    Args:
+        suffixes: of the files to take where `urls` names a folder, as in `[".mp4", ".mkv"]`; default: all.
+    """
+    return _read("files", urls, index, block_bytes, storage_options, options={"suffixes": suffixes})
+
+
+@checked()
 def read_mds(
     urls: Urls,
     *,
@@ -180,6 +214,16 @@ def _here(url: str | os.PathLike[str]) -> str:
 
 READERS: dict[str, Callable[..., Dataset]] = {
     reader.__name__.removeprefix("read_"): reader
-    for reader in (read_webdataset, read_parquet, read_json, read_arrow, read_csv, read_mds, read_tfrecord)
+    for reader in (
+        read_webdataset,
+        read_parquet,
+        read_json,
+        read_arrow,
+        read_csv,
+        read_images,
+        read_files,
+        read_mds,
+        read_tfrecord,
+    )
 }
 """By the names of formats in a configuration."""

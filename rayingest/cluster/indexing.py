@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rayingest.errors import IngestError, WorkerError
+from rayingest.formats import get_format
 from rayingest.formats.indexing import build_manifest, index_shard
 from rayingest.plan.manifest import Manifest, ShardBlocks
 from rayingest.storage.files import Storage
@@ -62,7 +63,8 @@ class _Indexer:
     def _make(self) -> Manifest:
         cache, listing = self._cache, self._cache.listing
         shards = [(listing.url(i), int(listing.sizes[i])) for i in range(len(listing))]
-        parts = [shards[i : i + _SHARDS_A_TASK] for i in range(0, len(shards), _SHARDS_A_TASK)]
+        together = _SHARDS_A_TASK if get_format(cache.format_name).opens_shards else len(shards)
+        parts = [shards[i : i + together] for i in range(0, len(shards), together)]
         rest = (cache.format_name, cache.storage)
         how = (cache.block_bytes, cache.strict, cache.options)
         waiting = [_index_some.remote(*rest, part, *how) for part in parts]

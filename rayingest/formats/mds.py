@@ -23,7 +23,17 @@ from rayingest.formats.compression import EXPANSION, compression_of, decompresse
 from rayingest.formats.hashes import check_hashes
 from rayingest.formats.index_json import Entry, entry_of, list_indexed
 from rayingest.formats.mds_columns import MdsColumn
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    check_columns,
+    check_samples,
+    raw_table,
+)
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
@@ -41,7 +51,7 @@ class Mds(Format):
     suffixes = tuple(".mds" + end for end in ("", ".zstd", ".zst", ".gz", ".bz2", ".br", ".snappy"))
     option_names = (EXPANSION, CHECK_HASHES)
 
-    def shards(self, urls: Urls, storage: Storage) -> Listing:
+    def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """Those that the `index.json` of each folder names, where it has one."""
         return list_indexed(urls, self.suffixes, storage, _entries)
 

@@ -73,7 +73,10 @@ class Format(ABC):
     option_names: ClassVar[tuple[str, ...]] = ()
     """What `options` may hold."""
 
-    def shards(self, urls: Urls, storage: Storage) -> Listing:
+    opens_shards: ClassVar[bool] = True
+    """Whether indexing a shard reads from it."""
+
+    def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """The shards that a user means by `urls`, in their order. ConfigError where there are none."""
         return list_shards(urls, suffixes=self.suffixes, storage=storage)
 

@@ -20,7 +20,7 @@ from rayingest.formats.tf_example import Example
 from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
 from rayingest.transforms.encodings import decoder_of, in_lists
 
-OFFSET, KEY, JSON, EXAMPLE = "__offset__", "__key__", "__json__", "__example__"
+OFFSET, FILE, KEY, JSON, EXAMPLE = "__offset__", "__file__", "__key__", "__json__", "__example__"
 _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
 
 Getter = Callable[[int], Any]
@@ -36,7 +36,7 @@ class Rows:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
-        self.names = tuple(name for name in table.column_names if name != OFFSET)
+        self.names = tuple(name for name in table.column_names if name not in {OFFSET, FILE})
         self.has_documents = JSON in self.names or EXAMPLE in self.names
         self.has_members = KEY in self.names
         self._getters: dict[str, Getter] = {}
@@ -51,7 +51,8 @@ class Rows:
         """`shard`, `offset` and `key` of a row, for an error."""
         offset = self.table.column(OFFSET)[row].as_py() if OFFSET in self.table.column_names else None
         key = self.table.column(KEY)[row].as_py() if self.has_members else None
-        return {"shard": self.shard, "offset": offset, "key": key}
+        shard = self.table.column(FILE)[row].as_py() if FILE in self.table.column_names else self.shard
+        return {"shard": shard, "offset": offset, "key": key}
 
     def document(self, row: int) -> Mapping[str, Any]:
         """The fields of a row; DataError where it is no document, or when a field is asked for that cannot be had."""

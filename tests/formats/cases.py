@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -28,17 +29,17 @@ Part = Sequence[tuple[int, str]]
 class Case:
     """One way to keep samples. `write` puts them into an empty folder, `read` describes what is in one (a URL).
 
-    `shard`: the file in it that tests damage. `self_ending`: whether nothing in a file tells of samples behind
-    those in it, so that an empty one is whole.
+    `shard`: the file in it that tests damage. `cut_is_seen`: whether a cut one is found to be when it is not known what
+    it was: always, but for an empty one ("not empty"), or never.
     """
 
     write: Callable[[Path], None]
     read: Callable[[str], Dataset]
     shard: str
-    self_ending: bool = False
+    cut_is_seen: Literal["always", "not empty", "never"] = "always"
 
 
-def one_file_each(name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: bool) -> Case:
+def one_file_each(name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: Any) -> Case:
     """A format whose shards are files that know nothing of each other; `name` with {} for the shard's number."""
 
     def write(folder: Path) -> None:
@@ -113,10 +114,25 @@ def csvs(folder: str) -> Dataset:
     return ri.read_csv(folder, block_bytes=700, types={"id": "int64"})
 
 
+def write_files(folder: Path) -> None:
+    for number, part in enumerate(PARTS):
+        (folder / f"class {number}").mkdir()
+        for i, text in part:
+            (folder / f"class {number}" / f"{i:03d} 100%|:?.txt").write_text(text)
+
+
+def of_file(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"id": int(sample["path"].split("/")[1][:3]), "text": sample["data"].decode()}
+
+
+def files(folder: str) -> Dataset:
+    return ri.read_files(folder, block_bytes=600, suffixes=[".txt"]).map(of_file)
+
+
 DATA = Path(__file__).parents[1] / "data"
 
 
-def stored(folder: str, read: Callable[[str], Dataset], shard: str, **more: bool) -> Case:
+def stored(folder: str, read: Callable[[str], Dataset], shard: str, **more: Any) -> Case:
     """Data that its own library wrote once: see the scripts beside it."""
     return Case(lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None, read, shard, **more)
 
@@ -133,16 +149,17 @@ CASES = {
     "webdataset": one_file_each("s-{}.tar", tar, webdataset),
     "webdataset, gzip": one_file_each("s-{}.tar.gz", lambda part: gzip.compress(tar(part)), webdataset),
     "parquet": one_file_each("s-{}.parquet", parquet, parquets),
-    "json lines": one_file_each("s-{}.jsonl", json_lines, jsons, self_ending=True),
+    "json lines": one_file_each("s-{}.jsonl", json_lines, jsons, cut_is_seen="not empty"),
     "json lines, zstd": one_file_each("s-{}.jsonl.zst", lambda part: zstandard.compress(json_lines(part)), jsons),
     "arrow file": one_file_each("s-{}.feather", arrow_file, arrows),
     "arrow stream": one_file_each("s-{}.arrow", arrow_stream, arrows),
-    "csv": one_file_each("s-{}.csv", csv_lines, csvs, self_ending=True),
+    "csv": one_file_each("s-{}.csv", csv_lines, csvs, cut_is_seen="not empty"),
     "csv, gzip": one_file_each("s-{}.csv.gz", lambda part: gzip.compress(csv_lines(part)), csvs),
+    "files": Case(write_files, files, "class 2/020 100%|:?.txt", "never"),
     "mds": stored("mds/plain", mds, "shard.00001.mds"),
     **{
         f"mds, {end}": stored(f"mds/{end}", mds, f"shard.00001.mds.{end}")
         for end in ("zstd", "gz", "bz2", "br", "snappy")
     },
-    "tfrecord": stored("tfrecord/samples", tfrecords, "s-0.tfrecord", self_ending=True),
+    "tfrecord": stored("tfrecord/samples", tfrecords, "s-0.tfrecord", cut_is_seen="not empty"),
 }

@@ -1,0 +1,105 @@
+"""Folders of files: classes, bundles, and an index for which nothing is opened."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rayingest as ri
+from rayingest.formats import files
+from rayingest.formats.bundles import bundle, unbundle
+from rayingest.storage.listing import Found
+
+
+def write(folder: Path, names: list[str]) -> list[np.ndarray]:
+    images = [np.full((5, 4, 3), 7 * i, np.uint8) for i in range(len(names))]
+    for name, image in zip(names, images, strict=True):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        Image.fromarray(image).save(folder / name)
+    return images
+
+
+def test_a_folder_is_a_class(tmp_path: Path) -> None:
+    """Numbered in the order of their names; samples in the order of their paths, other files left out."""
+    names = ["cat/1.png", "cat/2.BMP", "dog/1.png", "emu/sub/ape/0.png"]
+    images = write(tmp_path / "x", names)
+    (tmp_path / "x" / "cat" / "list.txt").write_text("no image")
+    with ri.read_images(tmp_path / "x").batch(4).loader(workers=0) as loader:
+        batch = next(iter(loader))
+    assert np.array_equal(batch["image"], images)
+    assert batch["class"] == ["cat", "cat", "dog", "ape"]
+    assert batch["label"].tolist() == [1, 1, 2, 0]
+    assert batch["path"] == names
+    assert batch["size"].tolist() == [(tmp_path / "x" / name).stat().st_size for name in names]
+
+
+def test_what_is_not_wanted_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels alone need no file."""
+    write(tmp_path, ["a/1.png", "b/1.png"])
+    monkeypatch.setattr(files, "_contents", None)
+    with ri.read_images(tmp_path).select(y="label").batch(2).loader(workers=0) as loader:
+        assert next(iter(loader))["y"].tolist() == [0, 1]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Changed, gone, or no image: its own path, not that of what it was read with."""
+    write(tmp_path, ["a/1.png", "a/2.png", "b/1.png"])
+    second = tmp_path / "a" / "2.png"
+    whole = second.read_bytes()
+    cases = {whole[:-9]: "changed since it was indexed", b"no image".ljust(len(whole)): "decode of 'image'"}
+    for data, said in cases.items():
+        with ri.read_images(tmp_path).batch(3).loader(workers=0) as loader:
+            second.write_bytes(data)
+            with pytest.raises(ri.DataError, match=said) as caught:
+                next(iter(loader))
+        assert caught.value.shard == str(second)
+        second.write_bytes(whole)
+    with ri.read_images(tmp_path).batch(3).loader(workers=0) as loader:
+        second.unlink()
+        with pytest.raises(ri.DataError, match="does not exist") as caught:
+            next(iter(loader))
+    assert caught.value.shard == str(second)
+
+
+def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One listing; labels, order and sizes of all are in the index."""
+    found = [Found(f"/data/{i // 50:04d}/{i:06d}.jpg", 110_000 + i, "m") for i in range(50_000)]
+    listings = []
+
+    def find(*args: Any) -> list[Found]:
+        listings.append(args)
+        return found
+
+    def no_open(path: Any, *args: Any, **kwargs: Any) -> Any:
+        assert not str(path).startswith("/data"), "a file was opened"
+        return opened(path, *args, **kwargs)
+
+    opened = builtins.open
+    monkeypatch.setattr(files, "find_shards", find)
+    monkeypatch.setattr(builtins, "open", no_open)
+    data = ri.read_images("/data", index=tmp_path).select(y="label", path="path")
+    with data.batch(50_000).loader(workers=0) as loader:
+        batch = next(iter(loader))
+        assert len(listings) == 1
+    assert batch["y"].tolist() == [i // 50 for i in range(50_000)]
+    assert batch["path"][-1] == "0999/049999.jpg"
+
+
+def test_bundles_hold_their_files_and_nothing_of_credentials() -> None:
+    """Whatever their names; of about the size asked for, with at most 1,024 files."""
+    names = ["a|b:c.png", "q?x=1.png", "ü %20.png", "zero\n.png"]
+    found = [Found(f"/d/{name}", 10 * i, str(i)) for i, name in enumerate(names)]
+    listing = bundle(found, 30)
+    assert listing.sizes == (30, 30)
+    unbundled = [unbundle(listing.url(i)) for i in range(2)]
+    assert [root + file.path for root, files in unbundled for file in files] == [shard.url for shard in found]
+    assert [file.size for _, files in unbundled for file in files] == [0, 10, 20, 30]
+    many = [Found(f"/d/{i}", 0, "") for i in range(3000)]
+    assert [len(unbundle(bundle(many, 1).url(i))[1]) for i in range(3)] == [1024, 1024, 952]
+    with pytest.raises(ri.ConfigError, match="a query in their URL"):
+        bundle([Found("https://h/a.png?signature=abc", 1, "")], 1)
