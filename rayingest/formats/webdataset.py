@@ -9,6 +9,8 @@ decoder to find, save in a `.tar.gz`, which has one of everything.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -21,11 +23,15 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import binary_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_samples, raw_table
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_samples, raw_table
 from rayingest.formats.tar import Member, check_end, next_member
+from rayingest.formats.tar_index import indexed_samples
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
 from rayingest.storage.pipes import is_pipe, output
+from rayingest.storage.redact import redact
+from rayingest.storage.urls import Listing, Urls, list_shards
 
 KEY = "__key__"
 
@@ -57,10 +63,22 @@ class WebDataset(Format):
                 length = source.drain()
             return single_block(length if is_pipe(shard.url) else shard.size, len(sizes), sum(sizes))
         builder = BlockBuilder(block_bytes)
+        known = indexed_samples(shard)
+        at = 0
+        if known is not None:
+            builder.extend(*known)
+            at = int(known.ends[-1])
         with shard.open() as file:
-            for sample in _samples(FileSource(file, shard.size, shard.shown), 0, None, shard.strict, ()):
+            # The rest of the tar, and that it ends as it should.
+            for sample in _samples(FileSource(file, shard.size, shard.shown), at, None, shard.strict, ()):
                 builder.add(sample.offset, sample.end, sum(sample.sizes.values()))
         return builder.finish()
+
+    def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
+        """Also those that a `.json` file names in the manner of wids."""
+        named = [urls] if isinstance(urls, str | os.PathLike) else urls
+        found = [shard for url in named for shard in _listed(os.fspath(url), storage)]
+        return list_shards(found if len(found) > 1 else found[0], suffixes=self.suffixes, storage=storage)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Columns `__key__` (string), one binary column per extension (null where a sample lacks it), by name, and
@@ -79,6 +97,19 @@ class WebDataset(Format):
 
 
 FORMAT = WebDataset()
+
+
+def _listed(url: str, storage: Storage) -> list[str]:
+    """The URL itself, or those of the shards that it lists: https://github.com/webdataset/webdataset, `wids`."""
+    if not url.endswith(".json"):
+        return [url]
+    try:
+        listed = json.loads(storage.read_all(url))
+        shards = [str(shard["url"]) for shard in listed["shardlist"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{redact(url)} is not a list of shards in the manner of wids: {error!r}") from None
+    folder = url.rpartition("/")[0]
+    return [shard if "://" in shard or shard.startswith("/") else f"{folder}/{shard}" for shard in shards]
 
 
 def _is_stream(shard: Shard) -> bool:

@@ -74,7 +74,8 @@ class Rows:
         """The undecoded value of one field.
 
         int64, float64 and bool columns give Python numbers, narrower ones numpy scalars, so that a batch keeps the
-        column's dtype; lists of numbers give 1-D arrays; null is None; all else is Arrow's own Python value.
+        column's dtype; lists of numbers give 1-D arrays, tensors arrays; null is None; all else is Arrow's own Python
+        value.
         """
         getter = self._getters.get(name)
         if getter is None:
@@ -96,6 +97,8 @@ class Rows:
         kind, array = self.table.schema.field(name).type, parse_array_encoding(self._encoding(name) or "")
         if array is not None:
             return len(array[1]) == 1
+        if isinstance(kind, pa.FixedShapeTensorType):
+            return len(kind.shape) == 1
         return pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type)
 
     def _encoding(self, name: str) -> str | None:
@@ -112,6 +115,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _getter(name: str, column: pa.ChunkedArray) -> Getter:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     kind = column.type
     if _is_number(kind):
         return _number_getter(column)
@@ -119,6 +124,8 @@ def _getter(name: str, column: pa.ChunkedArray) -> Getter:
         kind.value_type
     ):
         return lambda row: _list_values(name, column[row])
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return lambda row: column[row].to_numpy().copy() if column[row].is_valid else None
     return lambda row: column[row].as_py()
 
 

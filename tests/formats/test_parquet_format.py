@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard
@@ -132,3 +136,49 @@ def test_a_column_with_our_name_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"__offset__": [1]}), path)
     with pytest.raises(ConfigError, match="__offset__"):
         read(path, index(path))
+
+
+COLUMNS: dict[str, tuple[pa.Array, Any]] = {
+    "dictionary": (pa.array(["a", None, "a"]).dictionary_encode(), ["a", None, "a"]),
+    "numbers in a dictionary": (pa.array([7, 8, 7], pa.int32()).dictionary_encode(), np.array([7, 8, 7], np.int32)),
+    "large text": (pa.array(["x", "y", None], pa.large_string()), ["x", "y", None]),
+    "large bytes": (pa.array([b"x", b"", None], pa.large_binary()), [b"x", b"", None]),
+    "large lists": (
+        pa.array([[1, 2], [3], []], pa.large_list(pa.int16())),
+        np.array([[1, 2], [3, 0], [0, 0]], np.int16),
+    ),
+    "half floats": (pa.array(np.arange(3, dtype=np.float16)), np.arange(3, dtype=np.float16)),
+    "nested lists": (pa.array([[[1, 2], [3]], [], [[]]]), [[[1, 2], [3]], [], [[]]]),
+    "structs": (pa.array([{"a": 1, "b": None}] * 3), [{"a": 1, "b": None}] * 3),
+    "maps": (pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())), [[("k", 1)], [], None]),
+    "nothing": (pa.nulls(3), [None] * 3),
+    "lists of flags": (pa.array([[True], [False], [True]]), np.array([[True], [False], [True]])),
+    "fixed lists": (pa.array([[1, 2]] * 3, pa.list_(pa.float32(), 2)), np.array([[1, 2]] * 3, np.float32)),
+    "tensors": (
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.int16).reshape(3, 2, 2)),
+        np.arange(12, dtype=np.int16).reshape(3, 2, 2),
+    ),
+    "dates": (pa.array([dt.date(2020, 1, 2)] * 3), [dt.date(2020, 1, 2)] * 3),
+    "decimals": (pa.array([Decimal("1.50")] * 3), [Decimal("1.50")] * 3),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("read", [ri.read_parquet, ri.read_arrow])
+def test_columns_of_every_type(read: Any, name: str, tmp_path: Path) -> None:
+    """What becomes of them, over borders of row groups and record batches: here, and in Arrow files."""
+    column, expected = COLUMNS[name]
+    path = str(tmp_path / "t")
+    table = pa.table({"x": column})
+    if read is ri.read_parquet:
+        pq.write_table(table, path, row_group_size=2)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    with read(path, block_bytes=1).batch(3).loader(workers=0) as loader:
+        found = next(iter(loader))["x"]
+    if isinstance(expected, list):
+        assert found == expected
+    else:
+        assert found.numpy().dtype == expected.dtype
+        assert np.array_equal(found, expected)
