@@ -165,6 +165,21 @@ def read_mds(
 
 
 @checked()
+def read_litdata(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    max_expansion: Positive | None = None,
+) -> Dataset:
+    """Samples of LitData: folders of chunks with an index.json. Fields of nested samples are called `a.b`, items of
+    lists and tuples by their number. Arguments as of `read_webdataset`.
+    """
+    return _read("litdata", urls, index, block_bytes, storage_options, options={"max_expansion": max_expansion})
+
+
+@checked()
 def read_tfrecord(
     urls: Urls,
     *,
@@ -223,6 +238,7 @@ READERS: dict[str, Callable[..., Dataset]] = {
         read_images,
         read_files,
         read_mds,
+        read_litdata,
         read_tfrecord,
     )
 }

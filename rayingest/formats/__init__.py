@@ -10,7 +10,7 @@ from rayingest.formats.protocol import Format
 
 __all__ = ["FORMATS", "Format", "get_format"]
 
-FORMATS = ("arrow", "csv", "files", "images", "json_lines", "mds", "parquet", "tfrecord", "webdataset")
+FORMATS = ("arrow", "csv", "files", "images", "json_lines", "litdata", "mds", "parquet", "tfrecord", "webdataset")
 """Names of formats; each is the module in this package whose `FORMAT` it is."""
 
 

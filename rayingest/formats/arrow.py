@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from rayingest.formats.arrow_messages import MAGIC, messages
+from rayingest.formats.arrow_messages import messages
 from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.huggingface import plain_features
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
@@ -32,45 +32,50 @@ class Arrow(Format):
     suffixes = (".arrow", ".arrows", ".feather", ".ipc")
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        with shard.open() as file:
-            _, *found = messages(shard, file)
-        while found and found[0].kind == "dictionary":
-            found.pop(0)
-        together = any(message.kind == "dictionary" for message in found)
-        builder = BlockBuilder(block_bytes)
-        if together:
-            rows, nbytes = (sum(getattr(m, name) for m in found) for name in ("rows", "nbytes"))
-            found = [m for m in found if m.rows]
-            if rows:
-                builder.add(found[0].begin, found[-1].end, nbytes, rows)
-        else:
-            for message in found:
-                if message.rows:
-                    builder.add(message.begin, message.end, message.nbytes, message.rows)
-        return builder.finish()
+        return index_part(shard, (0, shard.size), block_bytes)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """The shard's columns, or those asked for in that order, and `__offset__`."""
-        start = _start(shard.storage, shard.url, shard.size)
-        pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
-        return [_table(shard, start, piece, block, columns) for block, piece in zip(blocks, pieces, strict=True)]
+        return read_part(shard, (0, shard.size), blocks, columns)
 
 
 FORMAT = Arrow()
 
 
+def index_part(shard: Shard, part: tuple[int, int], block_bytes: int) -> ShardBlocks:
+    """The blocks of a part of a shard that is an Arrow file or stream."""
+    with shard.open() as file:
+        _, *found = messages(shard, file, part)
+    while found and found[0].kind == "dictionary":
+        found.pop(0)
+    batches = [message for message in found if message.rows]
+    builder = BlockBuilder(block_bytes)
+    if batches and any(message.kind == "dictionary" for message in found):
+        nbytes, rows = (sum(getattr(message, name) for message in found) for name in ("nbytes", "rows"))
+        builder.add(batches[0].begin, batches[-1].end, nbytes, rows)
+        return builder.finish()
+    for batch in batches:
+        builder.add(batch.begin, batch.end, batch.nbytes, batch.rows)
+    return builder.finish()
+
+
+def read_part(shard: Shard, part: tuple[int, int], blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+    """The tables of blocks of a part of a shard."""
+    start = _start(shard.storage, shard.url, shard.size, part)
+    pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
+    return [_table(shard, start, piece, block, columns) for block, piece in zip(blocks, pieces, strict=True)]
+
+
 @lru_cache(maxsize=256)
-def _start(storage: Storage, url: str, size: int) -> bytes:
+def _start(storage: Storage, url: str, size: int, part: tuple[int, int]) -> bytes:
     """The schema and dictionaries, without which no batch can be read."""
     shard = Shard(storage, url, size, strict=False)
+    begin = end = -1
     with shard.open() as file:
-        begin = len(MAGIC) if file.read(len(MAGIC)) == MAGIC else 0
-        file.seek(0)
-        end = begin
-        for message in messages(shard, file):
+        for message in messages(shard, file, part):
             if message.kind == "batch":
                 break
-            end = message.end
+            begin, end = message.begin if begin < 0 else begin, message.end
     return shard.ranges([(begin, end)])[0]
 
 

@@ -36,18 +36,23 @@ class Message:
     nbytes: int
 
 
-def messages(shard: Shard, file: BinaryIO) -> Iterator[Message]:
-    """The messages up to the end marker. DataError where there is none, and for anything else that is not whole."""
+def messages(shard: Shard, file: BinaryIO, part: tuple[int, int]) -> Iterator[Message]:
+    """The messages in this part of the shard's file, up to their end marker.
+
+    DataError where there is none, and for anything else that is not whole.
+    """
+    start, end = part
+    file.seek(start)
     head = file.read(8)
     if head.startswith(_FEATHER_1):
-        raise shard.error("Feather version 1 is not read: write it again, as version 2", 0)
-    at = len(MAGIC) if head == MAGIC else 0
+        raise shard.error("Feather version 1 is not read: write it again, as version 2", start)
+    at = start + (len(MAGIC) if head == MAGIC else 0)
     first = True
     while True:
         file.seek(at)
         prefix = file.read(8)
         if prefix[:4] == _END[0] or prefix == _END[1]:
-            _check_end(shard, file, head == MAGIC, at + (8 if prefix == _END[1] else 4))
+            _check_end(shard, file, head == MAGIC, at + (8 if prefix == _END[1] else 4), end)
             return
         length = struct.unpack("<i", prefix[4:])[0] if len(prefix) == 8 and prefix[:4] == _CONTINUATION else -1
         if length < 0 or length > _MAX_METADATA:
@@ -57,7 +62,7 @@ def messages(shard: Shard, file: BinaryIO) -> Iterator[Message]:
             message = _parse(metadata, at)
         except (struct.error, KeyError, IndexError) as error:
             raise shard.error("damaged Arrow message, or one that is cut off", at) from error
-        if len(metadata) < length or message.end > shard.size:
+        if len(metadata) < length or message.end > end:
             raise shard.error("the file is cut off inside an Arrow message", at)
         if first != (message.kind == "schema"):
             raise shard.error("one schema must come first, and only there", at)
@@ -65,12 +70,13 @@ def messages(shard: Shard, file: BinaryIO) -> Iterator[Message]:
         first, at = False, message.end
 
 
-def _check_end(shard: Shard, file: BinaryIO, is_file: bool, at: int) -> None:
+def _check_end(shard: Shard, file: BinaryIO, is_file: bool, at: int, end: int) -> None:
     """That behind the end marker there is a footer, or nothing."""
-    file.seek(max(at, shard.size - len(_LAST)))
-    last = file.read()
+    begin = max(at, end - len(_LAST))
+    file.seek(begin)
+    last = file.read(end - begin)
     if is_file and last != _LAST:
-        raise shard.error("the Arrow file is cut off: its footer is not whole", shard.size)
+        raise shard.error("the Arrow file is cut off: its footer is not whole", end)
     if not is_file and last and shard.strict:
         raise shard.error("data follows the end of the Arrow stream (files put one behind the other?)", at)
 

@@ -37,11 +37,14 @@ def compression_of(url: str) -> str | None:
     return end if end in _CHUNKS else None
 
 
-def decompressed(shard: Shard) -> Generator[bytes, None, None]:
-    """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole."""
+def decompressed(shard: Shard, compression: str | None = None) -> Generator[bytes, None, None]:
+    """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole.
+
+    `compression`: one of those that `compression_of` gives, where the name does not tell.
+    """
     size = shard.size
     limit = max(_ALWAYS_ALLOWED, size * _expansion(shard.options))
-    chunks = _CHUNKS[compression_of(shard.url) or ""]
+    chunks = _CHUNKS[compression or compression_of(shard.url) or ""]
     total = 0
     with shard.storage.reading(shard.url), shard.open() as file:
         if size == 0:

@@ -29,11 +29,11 @@ _log = logging.getLogger("rayingest")
 class Entry:
     """What an index says of one shard.
 
-    `sizes`: its bytes by the name below the folder; of several names, as of a plain and a compressed file, the first
-    that is there is read. `hashes`: of its plain contents, hexadecimal, by algorithm.
+    `sizes`: its bytes, where they are known, by the name below the folder; of several names, as of a plain and a
+    compressed file, the first that is there is read. `hashes`: of its plain contents, hexadecimal, by algorithm.
     """
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int | None]
     samples: int
     hashes: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ def entry_of(shard: Shard, parse: Parse) -> Entry | None:
     index = folder_index(shard.storage, folder + "/") if folder and "::" not in shard.url else None
     if index is None:
         return None
-    with _understood(folder + "/"):
+    with index_understood(folder + "/"):
         return next((entry for entry in parse(index) if name in entry.sizes), None)
 
 
@@ -74,13 +74,13 @@ def entry_of(shard: Shard, parse: Parse) -> Entry | None:
 def folder_index(storage: Storage, folder: str) -> Any:
     """The parsed index of a folder, whose URL ends in "/"; None where there is none."""
     data = storage.read_if_there(folder + _NAME)
-    with _understood(folder):
+    with index_understood(folder):
         return None if data is None else json.loads(data)
 
 
 def _named(storage: Storage, folder: str, shards: Mapping[str, Found], parse: Parse) -> set[str]:
     """URLs of the shards that the folder's index names."""
-    with _understood(folder):
+    with index_understood(folder):
         entries = parse(folder_index(storage, folder))
     named = set()
     for entry in entries:
@@ -89,8 +89,8 @@ def _named(storage: Storage, folder: str, shards: Mapping[str, Found], parse: Pa
             name = next(iter(entry.sizes))
             raise DataError(f"{_NAME} names the shard, and it is not there", shard=redact(folder + name), offset=0)
         expected = entry.sizes[there[0].removeprefix(folder)]
-        if shards[there[0]].size != expected:
-            size = shards[there[0]].size
+        size = shards[there[0]].size
+        if expected is not None and size != expected:
             reason = f"the shard has {size} bytes, and {expected} by its {_NAME}: it is cut off or was written again"
             raise DataError(reason, shard=redact(there[0]), offset=min(size, expected))
         named.add(there[0])
@@ -98,7 +98,7 @@ def _named(storage: Storage, folder: str, shards: Mapping[str, Found], parse: Pa
 
 
 @contextmanager
-def _understood(folder: str) -> Iterator[None]:
+def index_understood(folder: str) -> Iterator[None]:
     """Inside, what is wrong with an index becomes an error that names it."""
     try:
         yield

@@ -1,15 +1,14 @@
 """MosaicML's MDS: shards of samples behind a table of offsets, with an `index.json` for each folder of them.
 
-Owns what a shard is made of: its number of samples, offsets, a description in JSON, then samples, each the sizes of its
-variable columns and its values. Blocks are byte ranges between samples; a shard that is compressed is one block. Where
-there is an `index.json`, it says which shards there are, and how many samples, bytes and which hashes each has.
+Owns what describes a shard: JSON between its table of offsets and its samples. Blocks are byte ranges between samples;
+a shard that is compressed is one block. Where there is an `index.json`, it says which shards there are, and how many
+samples, bytes and which hashes each has.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,22 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.blocks import BlockBuilder, single_block
-from rayingest.formats.columns import Bytes
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.hashes import check_hashes
 from rayingest.formats.index_json import Entry, entry_of, list_indexed
 from rayingest.formats.mds_columns import MdsColumn
-from rayingest.formats.protocol import (
-    OFFSET,
-    Block,
-    Columns,
-    Format,
-    Options,
-    Shard,
-    check_columns,
-    check_samples,
-    raw_table,
-)
+from rayingest.formats.packed import packed_table, parse_head
+from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
@@ -81,11 +70,12 @@ class Mds(Format):
         if compression_of(shard.url):
             head, data = _whole(shard, entry_of(shard, _entries))
             begin, end = int(head.offsets[0]), int(head.offsets[-1])
-            return [_table(shard, head, memoryview(data)[begin:end], begin, block, columns) for block in blocks]
+            samples = memoryview(data)[begin:end]
+            return [packed_table(shard, head.columns, samples, begin, block, columns) for block in blocks]
         head = _remembered_head(shard.storage, shard.url, shard.size)
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [
-            _table(shard, head, memoryview(piece), block[0], block, columns)
+            packed_table(shard, head.columns, memoryview(piece), block[0], block, columns)
             for block, piece in zip(blocks, pieces, strict=True)
         ]
 
@@ -132,58 +122,13 @@ def _remembered_head(storage: Storage, url: str, size: int) -> _Head:
 
 def _head(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Head:
     """`read(begin, end)` gives bytes of the shard, which has `size` of them."""
-    samples, first = struct.unpack("<II", read(0, min(8, size)).ljust(8, b"\0"))
-    at = 4 + 4 * (samples + 1)
-    if not at < first <= size:
-        raise shard.error("not an MDS shard: its table of offsets does not fit into it", 0)
-    head = read(0, first)
-    offsets = np.frombuffer(head, "<u4", samples + 1, 4).astype(np.int64)
-    if (np.diff(offsets) < 0).any() or offsets[-1] != size:
-        raise shard.error(f"its table of offsets ends at {offsets[-1]}, and it has {size} bytes: cut off or damaged", 0)
+    offsets, description = parse_head(shard, size, read)
+    if offsets[-1] != size:
+        raise shard.error(f"its samples end at {offsets[-1]}, and it has {size} bytes: damaged, or data follows", 0)
     try:
-        config = json.loads(head[at:])
+        config = json.loads(description)
         described = zip(config["column_names"], config["column_encodings"], config["column_sizes"], strict=True)
         return _Head(tuple(MdsColumn(*column) for column in described), offsets)
     except (KeyError, TypeError, ValueError) as error:
-        raise shard.error(f"its description of columns cannot be used: {error}", at) from error
-
-
-def _table(shard: Shard, head: _Head, data: memoryview, base: int, block: Block, columns: Columns) -> pa.Table:
-    """The samples in `data`, which stands at `base` in the shard."""
-    by_name = {column.name: column for column in head.columns}
-    wanted = {name: by_name[name] for name in check_columns(shard, list(by_name), columns)}
-    values: dict[str, list[Bytes]] = {name: [] for name in wanted}
-    offsets = []
-    for at, sample in _samples(shard, head.columns, data, base):
-        offsets.append(at)
-        for name, pieces in values.items():
-            pieces.append(sample[name])
-    check_samples(shard, block, len(offsets))
-    try:
-        arrays = {name: column.arrow(values[name]) for name, column in wanted.items()}
-    except (ValueError, IndexError, struct.error) as error:
-        raise shard.error(f"damaged values: {error}", block[0]) from error
-    encodings = {name: column.decoded_by for name, column in wanted.items() if column.decoded_by}
-    return raw_table(shard, {**arrays, OFFSET: pa.array(offsets, pa.int64())}, encodings)
-
-
-def _samples(
-    shard: Shard, columns: Sequence[MdsColumn], data: memoryview, base: int
-) -> Iterator[tuple[int, dict[str, Bytes]]]:
-    """Each sample's offset in the shard and its values by column."""
-    variable = struct.Struct(f"<{sum(column.size is None for column in columns)}I")
-    at = 0
-    while at < len(data):
-        begin = at
-        sample: dict[str, Bytes] = {}
-        if at + variable.size > len(data):
-            raise shard.error("a sample ends behind the next: the shard is damaged or changed", base + begin)
-        sizes = iter(variable.unpack_from(data, at))
-        at += variable.size
-        for column in columns:
-            size = next(sizes) if column.size is None else column.size
-            sample[column.name] = data[at : at + size]
-            at += size
-        if at > len(data):
-            raise shard.error("a sample ends behind the next: the shard is damaged or changed", base + begin)
-        yield base + begin, sample
+        place = int(offsets[0]) - len(description)
+        raise shard.error(f"not MDS, or damaged: its description of columns cannot be used: {error}", place) from error

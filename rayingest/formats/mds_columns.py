@@ -6,15 +6,12 @@ decoder that makes a value of them. Follows the format as https://github.com/mos
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from rayingest.formats.columns import (
     Bytes,
@@ -22,9 +19,9 @@ from rayingest.formats.columns import (
     bytes_column,
     fixed_column,
     lists_column,
-    npy_header,
     number_column,
 )
+from rayingest.formats.values import items, npy, ppm
 
 _NUMBERS = {f"{kind}{bits}": np.dtype(f"<{kind[0]}{bits // 8}") for kind in ("uint", "int") for bits in (8, 16, 32, 64)}
 _NUMBERS |= {f"float{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)} | {"int": np.dtype("<i8")}
@@ -70,14 +67,14 @@ class MdsColumn:
         if self.kind == "str":
             return bytes_column(values, text=True)
         if self.kind == "pil":
-            return bytes_column([_ppm(value) for value in values])
+            return bytes_column([ppm(value) for value in values])
         if self.kind in _LISTS:
-            make = _ppm if self.encoding == "list[pil]" else bytes
+            make = ppm if self.encoding == "list[pil]" else bytes
             skipped = 4 if self.encoding.startswith("list") else 0  # of no meaning so far
-            return lists_column([[make(item) for item in _items(value, skipped)] for value in values])
+            return lists_column([[make(item) for item in items(value, skipped)] for value in values])
         dtype, shape = self._array
         if self.kind == "ndarray" and shape is None:
-            return bytes_column([_npy(value, dtype) for value in values])
+            return bytes_column([_array_file(value, dtype) for value in values])
         return bytes_column(values) if self.size is None else fixed_column(b"".join(values), len(values))
 
     @property
@@ -89,7 +86,7 @@ class MdsColumn:
         return _NUMBERS[dtype] if dtype else None, tuple(map(int, shape.split(","))) if shape else None
 
 
-def _npy(data: Bytes, dtype: np.dtype | None) -> bytes:
+def _array_file(data: Bytes, dtype: np.dtype | None) -> bytes:
     """An array that tells its shape, and where that is not known its dtype, as an .npy file."""
     at = 0
     if dtype is None:
@@ -98,28 +95,4 @@ def _npy(data: Bytes, dtype: np.dtype | None) -> bytes:
         dtype, at = np.dtype(f"<{_DTYPES[data[0]]}"), 1
     shape = struct.unpack_from(f"<{data[at] >> 2}{_WIDTHS[data[at] & 3]}", data, at + 1)
     at += 1 + len(shape) * (1 << (data[at] & 3))
-    if len(data) - at != dtype.itemsize * math.prod(shape):
-        raise ValueError(f"{len(data) - at} bytes are no {dtype} array of shape {shape}")
-    return npy_header(dtype, shape) + bytes(data[at:])
-
-
-def _ppm(data: Bytes) -> bytes:
-    """A Pillow image's width, height, mode and pixels as an image file of the simplest kind, in grey or RGB."""
-    width, height, length = struct.unpack_from("<3I", data)
-    mode = bytes(data[12 : 12 + length]).decode("ascii")
-    pixels = bytes(data[12 + length :])
-    if mode not in {"L", "RGB"}:
-        pixels, mode = Image.frombytes(mode, (width, height), pixels).convert("RGB").tobytes(), "RGB"
-    if len(pixels) != width * height * len(mode):
-        raise ValueError(f"{len(pixels)} bytes are no image of {width} x {height} in mode {mode}")
-    return b"P%d %d %d 255\n" % (5 if mode == "L" else 6, width, height) + pixels
-
-
-def _items(data: Bytes, skipped: int) -> list[Bytes]:
-    """A list's values: their number and sizes stand before them."""
-    (count,) = struct.unpack_from("<I", data, skipped)
-    sizes = struct.unpack_from(f"<{count}I", data, skipped + 4)
-    ends = np.cumsum((skipped + 4 + 4 * count, *sizes)).tolist()
-    if ends[-1] != len(data):
-        raise ValueError(f"a list of {ends[-1]} bytes in {len(data)}")
-    return [data[begin:end] for begin, end in pairwise(ends)]
+    return npy(data[at:], dtype, shape)

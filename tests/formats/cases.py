@@ -141,6 +141,10 @@ def mds(folder: str) -> Dataset:
     return ri.read_mds(folder, block_bytes=600).select(id="id", text="text")
 
 
+def litdata(folder: str) -> Dataset:
+    return ri.read_litdata(folder, block_bytes=600).select(id="id", text="text")
+
+
 def tfrecords(folder: str) -> Dataset:
     return ri.read_tfrecord(folder, block_bytes=600, lists=["many"]).select(id="id", text="text", many="many")
 
@@ -162,4 +166,6 @@ CASES = {
         for end in ("zstd", "gz", "bz2", "br", "snappy")
     },
     "tfrecord": stored("tfrecord/samples", tfrecords, "s-0.tfrecord", cut_is_seen="not empty"),
+    "litdata": stored("litdata/packed", litdata, "chunk-0-0.bin"),
+    "litdata, arrow": stored("litdata/samples", litdata, "chunk-0-0.bin"),
 }
