@@ -180,6 +180,56 @@ def read_litdata(
 
 
 @checked()
+def read_hdf5(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    fields: Names | None = None,
+) -> Dataset:
+    """Rows of the data sets of HDF5 files, a field each. Arguments as of `read_webdataset`.
+
+    Args:
+        fields: the data sets to read, by their paths (`group/name`), all of as many rows; default: all that have rows.
+    """
+    return _read("hdf5", urls, index, block_bytes, storage_options, options={"fields": fields})
+
+
+@checked()
+def read_lmdb(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    skip: Names = ("__keys__", "__len__"),
+) -> Dataset:
+    """Entries of LMDB databases on local disks, in the order of their keys: fields `key` and `value`, of bytes.
+    Arguments as of `read_webdataset`.
+
+    Args:
+        skip: keys of entries that are no samples.
+    """
+    return _read("lmdb", urls, index, block_bytes, storage_options, options={"skip": skip})
+
+
+@checked()
+def read_npy(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    max_expansion: Positive | None = None,
+) -> Dataset:
+    """Rows of arrays in NumPy's files: of an .npy as field `array`, of an .npz as one field an array, all of as many
+    rows. Arguments as of `read_webdataset`.
+    """
+    return _read("npy", urls, index, block_bytes, storage_options, options={"max_expansion": max_expansion})
+
+
+@checked()
 def read_tfrecord(
     urls: Urls,
     *,
@@ -239,6 +289,9 @@ READERS: dict[str, Callable[..., Dataset]] = {
         read_files,
         read_mds,
         read_litdata,
+        read_npy,
+        read_hdf5,
+        read_lmdb,
         read_tfrecord,
     )
 }

@@ -10,7 +10,21 @@ from rayingest.formats.protocol import Format
 
 __all__ = ["FORMATS", "Format", "get_format"]
 
-FORMATS = ("arrow", "csv", "files", "images", "json_lines", "litdata", "mds", "parquet", "tfrecord", "webdataset")
+FORMATS = (
+    "arrow",
+    "csv",
+    "files",
+    "hdf5",
+    "images",
+    "json_lines",
+    "litdata",
+    "lmdb",
+    "mds",
+    "npy",
+    "parquet",
+    "tfrecord",
+    "webdataset",
+)
 """Names of formats; each is the module in this package whose `FORMAT` it is."""
 
 

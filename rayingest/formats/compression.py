@@ -43,7 +43,6 @@ def decompressed(shard: Shard, compression: str | None = None) -> Generator[byte
     `compression`: one of those that `compression_of` gives, where the name does not tell.
     """
     size = shard.size
-    limit = max(_ALWAYS_ALLOWED, size * _expansion(shard.options))
     chunks = _CHUNKS[compression or compression_of(shard.url) or ""]
     total = 0
     with shard.storage.reading(shard.url), shard.open() as file:
@@ -52,16 +51,20 @@ def decompressed(shard: Shard, compression: str | None = None) -> Generator[byte
         try:
             for chunk in chunks(file):
                 total += len(chunk)
-                if total > limit:
-                    raise shard.error(
-                        f"{size} compressed bytes grew to more than {limit}; if that is meant, raise {EXPANSION}",
-                        file.tell(),
-                    )
+                check_growth(shard, total, file.tell())
                 yield chunk
         except EOFError as error:
             raise shard.error(f"the compressed file is cut off: {error}", size) from error
         except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, _DamagedError) as error:
             raise shard.error(f"damaged compressed data: {error}", file.tell()) from error
+
+
+def check_growth(shard: Shard, unfolded: int, offset: int) -> None:
+    """DataError where the shard has grown to more bytes than it may."""
+    limit = max(_ALWAYS_ALLOWED, shard.size * _expansion(shard.options))
+    if unfolded > limit:
+        reason = f"{shard.size} compressed bytes grew to more than {limit}; if that is meant, raise {EXPANSION}"
+        raise shard.error(reason, offset)
 
 
 def _expansion(options: Options) -> int:

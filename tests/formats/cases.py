@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import h5py
+import lmdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
@@ -20,7 +23,7 @@ import zstandard
 
 import rayingest as ri
 from rayingest.dataset import Dataset
-from tests.formats.samples import PARTS
+from tests.formats.samples import LONGEST, PARTS
 
 Part = Sequence[tuple[int, str]]
 
@@ -30,13 +33,14 @@ class Case:
     """One way to keep samples. `write` puts them into an empty folder, `read` describes what is in one (a URL).
 
     `shard`: the file in it that tests damage. `cut_is_seen`: whether a cut one is found to be when it is not known what
-    it was: always, but for an empty one ("not empty"), or never.
+    it was: always, but for an empty one ("not empty"), or never. `local`: whether it can only be read from local disks.
     """
 
     write: Callable[[Path], None]
     read: Callable[[str], Dataset]
     shard: str
     cut_is_seen: Literal["always", "not empty", "never"] = "always"
+    local: bool = False
 
 
 def one_file_each(name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: Any) -> Case:
@@ -92,6 +96,84 @@ def csv_lines(part: Part) -> bytes:
     writer = csv.writer(target, quoting=csv.QUOTE_ALL)
     writer.writerows([("id", "text"), *part])
     return target.getvalue().encode()
+
+
+def arrays(part: Part) -> dict[str, np.ndarray]:
+    """`id`, and `text` as its bytes with zeros behind them."""
+    rows = np.zeros((len(part), LONGEST), np.uint8)
+    for row, (_, text) in zip(rows, part, strict=True):
+        row[: len(text)] = np.frombuffer(text.encode(), np.uint8)
+    return {"id": np.array([i for i, _ in part]), "text": rows}
+
+
+def npz(part: Part) -> bytes:
+    target = io.BytesIO()
+    np.savez(target, **arrays(part))
+    return target.getvalue()
+
+
+def npz_compressed(part: Part) -> bytes:
+    target = io.BytesIO()
+    np.savez_compressed(target, **arrays(part))
+    return target.getvalue()
+
+
+def npy(part: Part) -> bytes:
+    target = io.BytesIO()
+    found = arrays(part)
+    np.save(target, np.concatenate([found["id"].astype(np.uint8)[:, None], found["text"]], axis=1))
+    return target.getvalue()
+
+
+def hdf5(part: Part) -> bytes:
+    target = io.BytesIO()
+    with h5py.File(target, "w") as file:
+        file["id"] = [i for i, _ in part]
+        file.create_dataset(
+            "inner/text", data=[text for _, text in part], chunks=(min(4, len(part)),), compression="gzip"
+        )
+    return target.getvalue()
+
+
+def hdf5s(folder: str) -> Dataset:
+    return ri.read_hdf5(folder, block_bytes=1).select(id="id", text="inner/text")
+
+
+def write_lmdb(folder: Path) -> None:
+    for number, part in enumerate(PARTS):
+        with (
+            lmdb.open(str(folder / f"s-{number}.lmdb"), subdir=False, map_size=1 << 20) as database,
+            database.begin(write=True) as new,
+        ):
+            for i, text in part:
+                new.put(b"%03d" % i, text.encode())
+            new.put(b"__len__", b"%d" % len(part))
+        (folder / f"s-{number}.lmdb-lock").unlink()
+
+
+def of_entry(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"id": int(sample["key"]), "text": sample["value"].decode()}
+
+
+def lmdbs(folder: str) -> Dataset:
+    return ri.read_lmdb(folder, block_bytes=600).map(of_entry)
+
+
+def of_arrays(sample: dict[str, Any]) -> dict[str, Any]:
+    text = bytes(sample["text"]).rstrip(b"\0").decode()
+    return {"id": int(sample["id"]), "text": text}
+
+
+def of_array(sample: dict[str, Any]) -> dict[str, Any]:
+    return of_arrays({"id": sample["array"][0], "text": sample["array"][1:]})
+
+
+def npys(folder: str) -> Dataset:
+    return ri.read_npy(folder, block_bytes=2000).map(of_array)
+
+
+def npzs(folder: str) -> Dataset:
+    return ri.read_npy(folder, block_bytes=2000).map(of_arrays)
 
 
 def webdataset(folder: str) -> Dataset:
@@ -168,4 +250,9 @@ CASES = {
     "tfrecord": stored("tfrecord/samples", tfrecords, "s-0.tfrecord", cut_is_seen="not empty"),
     "litdata": stored("litdata/packed", litdata, "chunk-0-0.bin"),
     "litdata, arrow": stored("litdata/samples", litdata, "chunk-0-0.bin"),
+    "npy": one_file_each("s-{}.npy", npy, npys),
+    "npz": one_file_each("s-{}.npz", npz, npzs),
+    "npz, compressed": one_file_each("s-{}.npz", npz_compressed, npzs),
+    "hdf5": one_file_each("s-{}.h5", hdf5, hdf5s),
+    "lmdb": Case(write_lmdb, lmdbs, "s-0.lmdb", local=True),
 }

@@ -49,6 +49,8 @@ def read(data: Dataset, **options: Any) -> Rows:
 def test_every_sample_is_read_in_order(case: Case, folder: Path) -> None:
     """Values and places, from local files and from a storage that is read by ranges."""
     assert read(case.read(str(folder))) == SAMPLES
+    if case.local:
+        return
     fs = fsspec.filesystem("memory")
     for path in folder.rglob("*"):
         if path.is_file():

@@ -1,0 +1,109 @@
+"""HDF5: the rows of all data sets of a file are samples, a field each.
+
+Owns which data sets are fields, and the range of rows that is a block; h5py reads them
+(https://www.hdfgroup.org/solutions/hdf5). Blocks are whole chunks of the file where it has them, so that none is
+unpacked twice. Checksums are verified where the writer chose to have them (`fletcher32`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import ConfigError
+from rayingest.formats.arrays import row_blocks, rows_table
+from rayingest.formats.optional import needed
+from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
+from rayingest.plan.manifest import ShardBlocks
+
+FIELDS = "fields"
+"""The option: which data sets are fields."""
+
+_VARIABLE = 64
+"""What a value of variable length is taken to have, in bytes, before it is read."""
+
+
+class Hdf5(Format):
+    """HDF5 files."""
+
+    name = "hdf5"
+    suffixes = (".h5", ".hdf5", ".hdf")
+    option_names = (FIELDS,)
+
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        with _opened(shard) as file:
+            fields = _fields(shard, file)
+            rows = {name: len(data) for name, data in fields.items()}
+            if len(set(rows.values())) != 1:
+                raise ConfigError(
+                    f"{shard.shown}: its data sets differ in rows; name those of one length, {FIELDS}=[...]: {rows}"
+                )
+            nbytes = sum(_row_bytes(data) for data in fields.values())
+            chunks = {data.chunks[0] for data in fields.values() if data.chunks}
+            together = max(chunks, default=1)
+            return row_blocks(next(iter(rows.values())), nbytes, block_bytes, together)
+
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+        """The data sets by their paths, or those asked for in that order, and `__offset__`: the row."""
+        with _opened(shard) as file:
+            fields = _fields(shard, file)
+            names = check_columns(shard, list(fields), columns)
+            return [rows_table(shard, block, {name: _rows(fields[name], block) for name in names}) for block in blocks]
+
+
+FORMAT = Hdf5()
+
+
+def _fields(shard: Shard, file: Any) -> dict[str, Any]:
+    """The data sets that are fields: those that were named, else all that have rows."""
+    h5py = needed("h5py", "hdf5", "reading HDF5")
+    found: dict[str, Any] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.shape:
+            found[name] = item
+
+    file.visititems(visit)
+    wanted = shard.options.get(FIELDS)
+    missing = [name for name in wanted or () if name not in found]
+    if missing or not found:
+        there = ", ".join(map(repr, found)) or "none"
+        raise ConfigError(f"{shard.shown}: no data set {missing[0] if missing else ''!r} with rows; there are {there}")
+    fields = {name: found[name] for name in wanted} if wanted else found
+    for name, data in fields.items():
+        text = h5py.check_string_dtype(data.dtype)
+        if data.dtype.names or (data.dtype.hasobject and text is None and h5py.check_vlen_dtype(data.dtype) is None):
+            raise ConfigError(
+                f"{shard.shown}: {name!r} holds {data.dtype}, which is not read; name others, {FIELDS}=[...]"
+            )
+    return fields
+
+
+def _rows(data: Any, block: Block) -> np.ndarray:
+    h5py = needed("h5py", "hdf5", "reading HDF5")
+    source = data.asstr() if h5py.check_string_dtype(data.dtype) is not None else data
+    rows: np.ndarray = source[block[0] : block[1]]
+    return rows
+
+
+def _row_bytes(data: Any) -> int:
+    item = _VARIABLE if data.dtype.hasobject else data.dtype.itemsize
+    return int(item * math.prod(data.shape[1:]))
+
+
+@contextmanager
+def _opened(shard: Shard) -> Iterator[Any]:
+    h5py = needed("h5py", "hdf5", "reading HDF5")
+    with shard.storage.reading(shard.url), shard.open() as source:
+        try:
+            with h5py.File(source, "r") as file:
+                yield file
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
+            if isinstance(error, ConfigError) or getattr(error, "errno", None):
+                raise
+            raise shard.error(f"damaged HDF5 file, or none: {error}", 0) from error

@@ -1,0 +1,156 @@
+"""NumPy's files: in an `.npy` the rows of an array are samples, in an `.npz` those of all its arrays.
+
+Owns where rows lie. Blocks are ranges of rows; an `.npz` whose arrays are compressed is one block. Arrays of objects
+are refused, as they are pickled. See https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import ConfigError
+from rayingest.formats.arrays import row_blocks, row_bytes, rows_table
+from rayingest.formats.blocks import single_block
+from rayingest.formats.compression import EXPANSION, check_growth
+from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.listing import within_url
+
+ARRAY = "array"
+
+_LOCAL_HEADER = 30
+
+
+class Npy(Format):
+    """Arrays, one in an .npy, several of as many rows in an .npz."""
+
+    name = "npy"
+    suffixes = (".npy", ".npz")
+    option_names = (EXPANSION,)
+
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        arrays = _arrays(shard)
+        rows = {name: array.rows for name, array in arrays.items()}
+        if len(set(rows.values())) != 1:
+            raise ConfigError(f"{shard.shown}: its arrays have not as many rows each: {rows}")
+        count, nbytes = next(iter(rows.values())), sum(row_bytes(a.dtype, a.shape) for a in arrays.values())
+        if any(array.begin is None for array in arrays.values()):
+            return single_block(count, count, count * nbytes)
+        return row_blocks(count, nbytes, block_bytes)
+
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+        """The arrays of an .npz, or `array`, or those asked for in that order, and `__offset__`: the row."""
+        arrays = _remembered(shard.storage, shard.url, shard.size)
+        names = check_columns(shard, list(arrays), columns)
+        if any(array.begin is None for array in arrays.values()):
+            whole = _unpacked(shard, names)
+            return [rows_table(shard, block, whole) for block in blocks]
+        tables = []
+        for block in blocks:
+            ranges = [arrays[name].range(block) for name in names]
+            rows = zip(names, shard.ranges(ranges), strict=True)
+            tables.append(rows_table(shard, block, {name: arrays[name].parse(data) for name, data in rows}))
+        return tables
+
+
+FORMAT = Npy()
+
+
+@dataclass(frozen=True)
+class _Array:
+    """Rows of one dtype and shape that begin at byte `begin` of the shard; None where they are compressed."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    rows: int
+    begin: int | None
+
+    def range(self, block: Block) -> tuple[int, int]:
+        """The bytes of a block's rows."""
+        assert self.begin is not None
+        nbytes = row_bytes(self.dtype, self.shape)
+        return self.begin + block[0] * nbytes, self.begin + min(block[1], self.rows) * nbytes
+
+    def parse(self, data: bytes) -> np.ndarray:
+        """Rows from their bytes."""
+        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape)
+
+
+@lru_cache(maxsize=256)
+def _remembered(storage: Storage, url: str, size: int) -> dict[str, _Array]:
+    return _arrays(Shard(storage, url, size))
+
+
+def _arrays(shard: Shard) -> dict[str, _Array]:
+    """The arrays by name. DataError where they are not whole."""
+    with shard.open() as file, _damage(shard):
+        if not within_url(shard.url).lower().endswith(".npz"):
+            return {ARRAY: _header(shard, file, ARRAY, shard.size)}
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if not members:
+                raise shard.error("there is no array in it", 0)
+            return {info.filename.removesuffix(".npy"): _member(shard, file, archive, info) for info in members}
+
+
+def _member(shard: Shard, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
+    if info.compress_type != zipfile.ZIP_STORED:
+        with archive.open(info) as contents:
+            found = _header(shard, contents, info.filename, info.file_size)
+        return _Array(found.dtype, found.shape, found.rows, None)
+    file.seek(info.header_offset)
+    header = file.read(_LOCAL_HEADER)
+    lengths = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+    begin = info.header_offset + _LOCAL_HEADER + sum(lengths)
+    file.seek(begin)
+    return _header(shard, file, info.filename, begin + info.file_size)
+
+
+def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
+    """What an array's header says; its rows must end at byte `end`."""
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ConfigError(f"{shard.shown}: {name} is of .npy version {version}, which is not read")
+    shape, fortran, dtype = read(file)
+    begin = file.tell()
+    if dtype.hasobject or dtype.names:
+        raise ConfigError(f"{shard.shown}: {name} holds {dtype}; arrays of objects and of structures are not read")
+    if not shape or (fortran and len(shape) > 1):
+        what = "no rows" if not shape else "its rows in Fortran's order, one not behind the other"
+        raise ConfigError(f"{shard.shown}: {name} has {what}; save it with numpy.ascontiguousarray")
+    if begin + row_bytes(dtype, shape) != end:
+        raise shard.error(f"{name} has {end - begin} bytes for its shape {shape} of {dtype}: cut off or damaged", begin)
+    return _Array(dtype, shape[1:], shape[0], begin)
+
+
+def _unpacked(shard: Shard, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Whole arrays of an archive."""
+    with shard.open() as file, _damage(shard), zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        check_growth(shard, sum(members[name].file_size for name in names), 0)
+        return {
+            name: np.lib.format.read_array(io.BytesIO(archive.read(members[name])), allow_pickle=False)
+            for name in names
+        }
+
+
+@contextmanager
+def _damage(shard: Shard) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise shard.error(f"not a whole file of NumPy's: {error}", 0) from error
