@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,11 @@ import pyarrow as pa
 from rayingest.formats.arrow_messages import messages
 from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.huggingface import plain_features
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
+from rayingest.formats.index_json import Entry, list_indexed
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns, check_samples
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
+from rayingest.storage.urls import Listing, Urls
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -31,6 +34,10 @@ class Arrow(Format):
     name = "arrow"
     suffixes = (".arrow", ".arrows", ".feather", ".ipc")
 
+    def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
+        """Of a folder that Hugging Face's library saved, what its `state.json` names: other files are its cache."""
+        return list_indexed(urls, self.suffixes, storage, _entries, "state.json")
+
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         return index_part(shard, (0, shard.size), block_bytes)
 
@@ -40,6 +47,10 @@ class Arrow(Format):
 
 
 FORMAT = Arrow()
+
+
+def _entries(state: Any) -> list[Entry]:
+    return [Entry({file["filename"]: None}) for file in state["_data_files"]]
 
 
 def index_part(shard: Shard, part: tuple[int, int], block_bytes: int) -> ShardBlocks:

@@ -1,7 +1,8 @@
 """Columns of raw tables: bytes as Arrow arrays, and how a column says what its values are decoded with.
 
-Owns the encodings that a field's metadata may name: an extension (`jpg`, `json`, `npy`, ...), one of `TEXT_NUMBERS`, or
-`array:DTYPE:SHAPE` for an array's bytes. What they are decoded by is in `transforms.encodings`.
+Owns the encodings that a field's metadata may name: an extension (`jpg`, `json`, `npy`, ...), `int`, `float` or
+`decimal` for a number that is written as text, or `array:DTYPE:SHAPE` for an array's bytes. What they are decoded by is
+in `transforms.encodings`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ import pyarrow as pa
 
 ENCODING = b"rayingest.encoding"
 """The key in a field's metadata."""
-
-TEXT_NUMBERS = ("int", "float", "decimal")
-"""Encodings of numbers that are written as text."""
 
 Bytes = bytes | memoryview
 

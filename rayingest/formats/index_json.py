@@ -1,4 +1,4 @@
-"""Folders with an `index.json` that names their shards, as MosaicML's MDS and LitData write them.
+"""Folders with a file of JSON that names their shards: the `index.json` of MosaicML's MDS and of LitData, and others.
 
 Owns what such an index decides: a shard that it names and that is not there is an error, one that it does not name is
 not read. What stands in the JSON is known to the format.
@@ -21,7 +21,8 @@ from rayingest.storage.listing import Found, within_url
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
 
-_NAME = "index.json"
+INDEX = "index.json"
+_SHOWN = 5
 _log = logging.getLogger("rayingest")
 
 
@@ -30,11 +31,12 @@ class Entry:
     """What an index says of one shard.
 
     `sizes`: its bytes, where they are known, by the name below the folder; of several names, as of a plain and a
-    compressed file, the first that is there is read. `hashes`: of its plain contents, hexadecimal, by algorithm.
+    compressed file, the first that is there is read. `samples`: -1 where it does not say. `hashes`: of its plain
+    contents, hexadecimal, by algorithm.
     """
 
     sizes: Mapping[str, int | None]
-    samples: int
+    samples: int = -1
     hashes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -42,66 +44,80 @@ Parse = Callable[[Any], Sequence[Entry]]
 """The entries of a parsed index. KeyError, TypeError, ValueError or AttributeError for what is none."""
 
 
-def list_indexed(urls: Urls, suffixes: Sequence[str], storage: Storage, parse: Parse) -> Listing:
-    """The shards that `urls` names, in the order of `list_shards`; of folders with an index, those in it."""
-    found = find_shards(urls, (*suffixes, "/" + _NAME), storage)
-    folders = [shard.url.removesuffix(_NAME) for shard in found if shard.url.endswith("/" + _NAME)]
-    shards = {shard.url: shard for shard in found if not shard.url.endswith("/" + _NAME)}
-    for folder in sorted(folders, key=len):
-        if any(folder != other and folder.startswith(other) for other in folders):
-            continue  # the index of the folder above names these shards too
-        named = _named(storage, folder, shards, parse)
-        left = [url for url in shards if url.startswith(folder) and url not in named]
-        if left:
-            _log.warning("%s does not name %s: not read", redact(folder + _NAME), ", ".join(map(redact, left[:5])))
-        shards = {url: shard for url, shard in shards.items() if url not in left}
-    if not shards:
-        raise ConfigError(f"no shard in {redact(str(urls))}: its {_NAME} names none")
-    return Listing.of(list(shards.values()))
+def list_indexed(
+    urls: Urls, suffixes: Sequence[str], storage: Storage, parse: Parse, index_name: str = INDEX
+) -> Listing:
+    """The shards that `urls` names, in the order of `list_shards`; in and below a folder with an index, those that it
+    names.
+    """
+    found = find_shards(urls, (*suffixes, "/" + index_name), storage)
+    indexed = {shard.url.removesuffix(index_name) for shard in found if shard.url.endswith("/" + index_name)}
+    shards = {shard.url: shard for shard in found if not shard.url.endswith("/" + index_name)}
+    tops = {folder for folder in indexed if not any(above in indexed for above in _folders(folder[:-1]))}
+    named = {url for folder in sorted(tops) for url in _named(storage, folder, index_name, shards, parse)}
+    left = {url for url in shards if url not in named and any(folder in tops for folder in _folders(url))}
+    if left:
+        shown = ", ".join(map(redact, sorted(left)[:_SHOWN])) + (", ..." if len(left) > _SHOWN else "")
+        _log.warning("not read, since no %s names them: %s", index_name, shown)
+    chosen = [shard for url, shard in shards.items() if url not in left]
+    if not chosen:
+        raise ConfigError(f"no shard in {redact(str(urls))}: its {index_name} names none")
+    return Listing.of(chosen)
 
 
 def entry_of(shard: Shard, parse: Parse) -> Entry | None:
     """What the index in the shard's folder says of it; None where there is none, or it does not name the shard."""
     folder, _, name = within_url(shard.url).rpartition("/")
-    index = folder_index(shard.storage, folder + "/") if folder and "::" not in shard.url else None
-    if index is None:
-        return None
-    with index_understood(folder + "/"):
-        return next((entry for entry in parse(index) if name in entry.sizes), None)
+    return _by_name(shard.storage, folder + "/", parse).get(name) if folder and "::" not in shard.url else None
 
 
 @lru_cache(maxsize=64)
-def folder_index(storage: Storage, folder: str) -> Any:
+def folder_index(storage: Storage, folder: str, index_name: str = INDEX) -> Any:
     """The parsed index of a folder, whose URL ends in "/"; None where there is none."""
-    data = storage.read_if_there(folder + _NAME)
-    with index_understood(folder):
+    data = storage.read_if_there(folder + index_name)
+    with index_understood(folder + index_name):
         return None if data is None else json.loads(data)
 
 
-def _named(storage: Storage, folder: str, shards: Mapping[str, Found], parse: Parse) -> set[str]:
+@lru_cache(maxsize=64)
+def _by_name(storage: Storage, folder: str, parse: Parse) -> dict[str, Entry]:
+    index = folder_index(storage, folder)
+    with index_understood(folder + INDEX):
+        return {} if index is None else {name: entry for entry in parse(index) for name in entry.sizes}
+
+
+def _folders(url: str) -> Iterator[str]:
+    """All folders above, each ending in "/"."""
+    end = url.rfind("/")
+    while end > 0:
+        yield url[: end + 1]
+        end = url.rfind("/", 0, end)
+
+
+def _named(storage: Storage, folder: str, index_name: str, shards: Mapping[str, Found], parse: Parse) -> Iterator[str]:
     """URLs of the shards that the folder's index names."""
-    with index_understood(folder):
-        entries = parse(folder_index(storage, folder))
-    named = set()
+    index = folder_index(storage, folder, index_name)
+    with index_understood(folder + index_name):
+        entries = parse(index)
     for entry in entries:
-        there = [folder + name for name in entry.sizes if folder + name in shards]
-        if not there:
+        there = next((folder + name for name in entry.sizes if folder + name in shards), None)
+        if there is None:
             name = next(iter(entry.sizes))
-            raise DataError(f"{_NAME} names the shard, and it is not there", shard=redact(folder + name), offset=0)
-        expected = entry.sizes[there[0].removeprefix(folder)]
-        size = shards[there[0]].size
+            raise DataError(f"{index_name} names the shard, and it is not there", shard=redact(folder + name), offset=0)
+        size, expected = shards[there].size, entry.sizes[there.removeprefix(folder)]
         if expected is not None and size != expected:
-            reason = f"the shard has {size} bytes, and {expected} by its {_NAME}: it is cut off or was written again"
-            raise DataError(reason, shard=redact(there[0]), offset=min(size, expected))
-        named.add(there[0])
-    return named
+            reason = (
+                f"the shard has {size} bytes, and {expected} by its {index_name}: it is cut off or was written again"
+            )
+            raise DataError(reason, shard=redact(there), offset=min(size, expected))
+        yield there
 
 
 @contextmanager
-def index_understood(folder: str) -> Iterator[None]:
+def index_understood(url: str) -> Iterator[None]:
     """Inside, what is wrong with an index becomes an error that names it."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"not an {_NAME} that is known: {type(error).__name__}: {error}"
-        raise DataError(reason, shard=redact(folder + _NAME), offset=0) from error
+        reason = f"not an index that is known: {type(error).__name__}: {error}"
+        raise DataError(reason, shard=redact(url), offset=0) from error

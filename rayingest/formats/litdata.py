@@ -18,7 +18,7 @@ import pyarrow as pa
 from rayingest.formats.arrow import index_part, read_part
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, decompressed
-from rayingest.formats.index_json import Entry, entry_of, folder_index, index_understood, list_indexed
+from rayingest.formats.index_json import INDEX, Entry, entry_of, folder_index, index_understood, list_indexed
 from rayingest.formats.litdata_columns import LitColumn, columns_of
 from rayingest.formats.packed import packed_table, parse_head
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns
@@ -103,7 +103,7 @@ def _entries(index: Any) -> list[Entry]:
 def _columns(shard: Shard) -> tuple[LitColumn, ...]:
     folder = shard.url.rpartition("/")[0] + "/"
     index = folder_index(shard.storage, folder)
-    with index_understood(folder):
+    with index_understood(folder + INDEX):
         if index is None:
             raise ValueError("there is none, and without it chunks cannot be read")
         return columns_of(index["config"])

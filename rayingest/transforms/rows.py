@@ -18,7 +18,7 @@ from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
 from rayingest.formats.tf_example import Example
 from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
-from rayingest.transforms.encodings import decoder_of, in_lists
+from rayingest.transforms.encodings import default_of, value_of
 
 OFFSET, FILE, KEY, JSON, EXAMPLE = "__offset__", "__file__", "__key__", "__json__", "__example__"
 _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
@@ -74,20 +74,21 @@ class Rows:
         """The undecoded value of one field.
 
         int64, float64 and bool columns give Python numbers, narrower ones numpy scalars, so that a batch keeps the
-        column's dtype; lists of numbers give 1-D arrays, tensors arrays; null is None; all else is Arrow's own Python
-        value.
+        column's dtype; lists of numbers give 1-D arrays, tensors and encoded arrays arrays; null is None; all else is
+        Arrow's own Python value.
         """
         getter = self._getters.get(name)
         if getter is None:
-            getter = self._getters[name] = _getter(name, self.table.column(name))
+            encoding, column = self._encoding(name), self.table.column(name)
+            make = None if encoding is None else value_of(encoding)
+            getter = self._getters[name] = _getter(name, column) if make is None else _made(make, column)
         return getter(row)
 
     def default(self, name: str) -> Decoder | None:
         """What decodes this column where nothing else was said: by its encoding, or by extension for binary columns."""
         encoding = self._encoding(name)
         if encoding is not None:
-            decoder = decoder_of(name, encoding)
-            return in_lists(decoder) if decoder and pa.types.is_list(self.table.schema.field(name).type) else decoder
+            return default_of(name, encoding, in_list=pa.types.is_list(self.table.schema.field(name).type))
         if not _is_binary(self.table.schema.field(name).type):
             return None
         return decoder_for(name) if self.has_members else media_decoder(name)
@@ -112,6 +113,10 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _made(make: Decoder, column: pa.ChunkedArray) -> Getter:
+    return lambda row: None if (data := column[row].as_py()) is None else make(data)
 
 
 def _getter(name: str, column: pa.ChunkedArray) -> Getter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,19 @@ def test_damage_is_an_error_or_a_value(tmp_path: Path) -> None:
         except (ri.DataError, ri.ConfigError):
             errors += 1
     assert errors > 50
+
+
+def test_a_saved_folder_is_what_its_state_names(tmp_path: Path, caplog: Any) -> None:
+    """Not what the library has cached in it since; a file that is missing is an error."""
+    folder = Path(shutil.copytree(DATA / "huggingface" / "arrow", tmp_path / "data"))
+    first, second = sorted(folder.glob("*.arrow"))
+    shutil.copy(first, folder / "cache-1234.arrow")
+    assert batch(ri.read_arrow(folder), 3)["text"] == ["t0", "t1", "t2"]
+    assert "cache-1234.arrow" in caplog.text
+    second.unlink()
+    with pytest.raises(ri.DataError, match=r"state.json names the shard, and it is not there") as caught:
+        batch(ri.read_arrow(folder), 1)
+    assert caught.value.shard == str(second)
 
 
 @pytest.mark.parametrize("name", ["arrow", "data.parquet"])

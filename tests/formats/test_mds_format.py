@@ -59,12 +59,27 @@ def test_every_encoding_is_decoded() -> None:
     assert np.array_equal(batch["pils"][1], [pixels(1)] * 2)
 
 
+def test_decoders_are_given_values_or_the_contents_of_files() -> None:
+    """Arrays and numbers as what they are; of images, JSON and pickles the bytes."""
+    kinds: dict[str, Any] = {
+        name: lambda value: type(value).__name__ for name in ("array", "vector", "str_int", "str", "png")
+    }
+    found = first(ri.read_mds(MDS / "encodings").select(**{name: name for name in kinds}).decode(**kinds))
+    assert {name: found[name][0] for name in kinds} == {
+        "array": "ndarray",
+        "vector": "ndarray",
+        "str_int": "int",
+        "str": "str",
+        "png": "bytes",
+    }
+
+
 def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(plain: Path, caplog: Any) -> None:
     """Also where the folder itself is not named; without an index all shards are."""
     shutil.copy(MDS / "encodings" / "shard.00000.mds", plain / "left.mds")
     with ri.read_mds(plain.parent).batch(40).loader(workers=0) as loader:
         assert len(loader) == 1
-    assert "does not name" in caplog.text
+    assert "not read, since no index.json names them" in caplog.text
     (plain / "shard.00001.mds").unlink()
     with pytest.raises(ri.DataError, match="names the shard, and it is not there") as caught:
         ri.read_mds(plain).batch(1).loader(workers=0)
@@ -97,7 +112,7 @@ def test_what_an_index_says_is_checked(plain: Path) -> None:
         "samples, and 99 by its index.json": text.replace(count, '"samples": 99'),
         "bytes, and 1 by its index.json": text.replace('"bytes": ', '"bytes": 1, "was": '),
         "only MDS 2 is read": text.replace('"version": 2', '"version": 3'),
-        "not an index.json that is known": "[]",
+        "not an index that is known": "[]",
     }
     for said, damaged in cases.items():
         path.write_text(damaged)
