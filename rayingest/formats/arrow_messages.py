@@ -84,22 +84,42 @@ def _check_end(shard: Shard, file: BinaryIO, is_file: bool, at: int, end: int) -
 def _parse(metadata: bytes, begin: int) -> Message:
     root = _number("<I", metadata, 0)
     kind = _KINDS[_number("<B", metadata, _field(metadata, root, 1))]
-    header = _field(metadata, root, 2)
-    header += _number("<I", metadata, header)
     nbytes = _number("<q", metadata, _field(metadata, root, 3))
-    rows = _number("<q", metadata, _field(metadata, header, 0)) if kind == "batch" else 0
+    rows = _rows(metadata, _pointed(metadata, root, 2)) if kind == "batch" else 0
     if rows < 0 or nbytes < 0:
         raise IndexError
     return Message(kind, begin, begin + 8 + len(metadata) + nbytes, rows, nbytes)
 
 
-def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a FlatBuffers table stands; -1 for one that is left out, which is zero then."""
+def _rows(metadata: bytes, batch: int) -> int:
+    """How many a batch has, which is told twice: by itself, and by the first of its columns."""
+    rows = _number("<q", metadata, _field(metadata, batch, 0))
+    if _field(metadata, batch, 1) is not None:
+        columns = _pointed(metadata, batch, 1)
+        if _number("<I", metadata, columns) and _number("<q", metadata, columns + 4) != rows:
+            raise IndexError
+    return rows
+
+
+def _pointed(data: bytes, table: int, number: int) -> int:
+    """Where that stands which a field points at."""
+    place = _field(data, table, number)
+    if place is None:
+        raise KeyError(number)
+    return place + _number("<I", data, place)
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    """Where a field of a FlatBuffers table stands; None for one that is left out, which is zero then."""
     vtable = table - _number("<i", data, table)
     entry = 4 + 2 * number
     offset = _number("<H", data, vtable + entry) if entry < _number("<H", data, vtable) else 0
-    return table + offset if offset else -1
+    return table + offset if offset else None
 
 
-def _number(kind: str, data: bytes, at: int) -> int:
-    return int(struct.unpack_from(kind, data, at)[0]) if at >= 0 else 0
+def _number(kind: str, data: bytes, at: int | None) -> int:
+    if at is None:
+        return 0
+    if at < 0:
+        raise IndexError
+    return int(struct.unpack_from(kind, data, at)[0])

@@ -38,25 +38,27 @@ def compression_of(url: str) -> str | None:
 
 
 def decompressed(shard: Shard, compression: str | None = None) -> Generator[bytes, None, None]:
-    """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset, when it is not whole.
+    """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset up to which all was well,
+    when it is not whole.
 
     `compression`: one of those that `compression_of` gives, where the name does not tell.
     """
     size = shard.size
     chunks = _CHUNKS[compression or compression_of(shard.url) or ""]
-    total = 0
+    total = at = 0
     with shard.storage.reading(shard.url), shard.open() as file:
         if size == 0:
             raise shard.error("a compressed file of 0 bytes is cut off", 0)
         try:
             for chunk in chunks(file):
                 total += len(chunk)
-                check_growth(shard, total, file.tell())
+                at = file.tell()
+                check_growth(shard, total, at)
                 yield chunk
         except EOFError as error:
             raise shard.error(f"the compressed file is cut off: {error}", size) from error
         except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, _DamagedError) as error:
-            raise shard.error(f"damaged compressed data: {error}", file.tell()) from error
+            raise shard.error(f"damaged compressed data: {error}", at) from error
 
 
 def check_growth(shard: Shard, unfolded: int, offset: int) -> None:

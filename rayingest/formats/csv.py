@@ -129,8 +129,10 @@ def _names(shard: Shard, data: bytes) -> list[str]:
     line = _first_line(data)[0]
     try:
         text = io.StringIO(line.decode("utf-8-sig"), newline="")
-        names = next(csv.reader(text, delimiter=_delimiter(shard), strict=True), [])
-    except (UnicodeDecodeError, csv.Error) as error:
+        names, *more = list(csv.reader(text, delimiter=_delimiter(shard), strict=True)) or [[]]
+        if more:
+            raise ValueError("it ends in the middle")
+    except (ValueError, csv.Error) as error:
         raise shard.error(f"its first line is not one of names: {error}", 0) from error
     if len(set(names)) < len(names):
         raise ConfigError(f"{shard.shown}: its first line names a column twice; give names of columns with names=[...]")

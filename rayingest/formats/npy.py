@@ -6,6 +6,7 @@ are refused, as they are pickled. See https://numpy.org/doc/stable/reference/gen
 
 from __future__ import annotations
 
+import errno
 import io
 import zipfile
 import zlib
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -30,6 +32,7 @@ from rayingest.storage.listing import within_url
 ARRAY = "array"
 
 _LOCAL_HEADER = 30
+_RAISED = (ValueError, OverflowError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, SyntaxError, TokenError)
 
 
 class Npy(Format):
@@ -148,9 +151,12 @@ def _unpacked(shard: Shard, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _damage(shard: Shard) -> Iterator[None]:
+    """Inside, what damage makes the libraries raise becomes a DataError: also for a place before the file's begin
+    (EINVAL), and for what is no Python where a header should be.
+    """
     try:
         yield
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if isinstance(error, ConfigError):
+    except (*_RAISED, OSError) as error:
+        if isinstance(error, ConfigError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise
         raise shard.error(f"not a whole file of NumPy's: {error}", 0) from error
