@@ -43,12 +43,12 @@ class Cost:
     longest_ms: float
 
 
-def made_up(blocks: int, samples_each: int, shards: int) -> Manifest:
+def made_up(blocks: int, samples_each: int, shards: int, sample_bytes: int = SAMPLE_BYTES) -> Manifest:
     """A manifest of equal blocks in equal shards; no data belongs to it."""
     each = blocks // shards
-    begin = np.arange(each, dtype=np.int64) * samples_each * SAMPLE_BYTES
+    begin = np.arange(each, dtype=np.int64) * samples_each * sample_bytes
     samples = np.full(each, samples_each, np.int64)
-    shard = ShardBlocks(begin, begin + samples_each * SAMPLE_BYTES, samples, samples * SAMPLE_BYTES)
+    shard = ShardBlocks(begin, begin + samples_each * sample_bytes, samples, samples * sample_bytes)
     names = [f"{number:07d}.tar" for number in range(shards)]
     sizes = [int(shard.end[-1])] * shards
     return Manifest.join("mem://", names, sizes, [""] * shards, [shard] * shards)
