@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 
 # A token file in the home of whoever runs this would make Ray ask for authentication.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+# For all processes that tests start, Ray's workers among them: they find the tests' modules, and compile modules once.
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile(
     "fixed",
@@ -36,17 +39,15 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster(cache_home: Path) -> Iterator[Any]:
-    """A Ray cluster of one node with more CPUs than there are; its workers find the tests' modules."""
+    """A Ray cluster of one node with more CPUs than there are."""
     import ray
 
-    root = str(Path(__file__).parent.parent)
     ray.init(
         "local",  # whatever other cluster there may be
         num_cpus=12,
         object_store_memory=400 << 20,
         include_dashboard=False,
         log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": root, "XDG_CACHE_HOME": str(cache_home)}},
     )
     yield ray
     ray.shutdown()

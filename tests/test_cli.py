@@ -98,7 +98,8 @@ def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
 
 
 def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
-    """By tasks of the cluster; it is the same index."""
+    """By tasks of the cluster where there are many shards; it is the same index."""
+    write_shards(folder / "data", [1] * 9)
     rows = told(run("index", "c.yaml", "--on-ray"))
     assert rows.pop("state") == ["made now"]
     (kept,) = (folder / "index").glob("*.arrow")

@@ -7,7 +7,8 @@ the progress.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -25,19 +26,26 @@ _SHARDS_A_TASK = 8
 _TRIES = 3
 _CALLERS = 1024
 
+Shards = Sequence[tuple[str, int]]
+"""URLs and sizes."""
+
 _log = logging.getLogger("rayingest")
 
 
-@ray.remote(num_cpus=0, max_retries=3)
-def _index_some(
+def _index(
     format_name: str,
     storage: Storage,
-    shards: list[tuple[str, int]],
     block_bytes: int,
     strict: bool,
     options: Mapping[str, Any],
+    shards: Shards,
 ) -> list[ShardBlocks]:
     return [index_shard(format_name, storage, url, size, block_bytes, strict, options) for url, size in shards]
+
+
+@ray.remote(num_cpus=0, max_retries=3)
+def _elsewhere(index: Callable[[Shards], list[ShardBlocks]], shards: Shards) -> list[ShardBlocks]:
+    return index(shards)
 
 
 class _Indexer:
@@ -63,11 +71,12 @@ class _Indexer:
     def _make(self) -> Manifest:
         cache, listing = self._cache, self._cache.listing
         shards = [(listing.url(i), int(listing.sizes[i])) for i in range(len(listing))]
+        index = partial(_index, cache.format_name, cache.storage, cache.block_bytes, cache.strict, cache.options)
         together = _SHARDS_A_TASK if get_format(cache.format_name).opens_shards else len(shards)
+        if len(shards) <= together:  # done before another worker has started
+            return build_manifest(listing, index(shards))
         parts = [shards[i : i + together] for i in range(0, len(shards), together)]
-        rest = (cache.format_name, cache.storage)
-        how = (cache.block_bytes, cache.strict, cache.options)
-        waiting = [_index_some.remote(*rest, part, *how) for part in parts]
+        waiting = [_elsewhere.remote(index, part) for part in parts]
         order = {ref: i for i, ref in enumerate(waiting)}
         blocks: list[list[ShardBlocks]] = [[] for _ in parts]
         while waiting:

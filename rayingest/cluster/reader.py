@@ -39,6 +39,8 @@ class Reader:
     """`read` gives 1 + n objects for n blocks: `Fetched`, then the blocks."""
 
     def __init__(self) -> None:
+        # Ray's own way with tables takes slices into account, which these are not, and imports pandas for it.
+        ray.util.register_serializer(pa.Table, serializer=_columns, deserializer=_table)
         self._work: dict[str, Work] = {}
         self._retries_told: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -72,3 +74,11 @@ class Reader:
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
         fetched = Fetched(nbytes, time.perf_counter() - begun, retries - told, failed)
         return [fetched, *(tables or [None] * sum(len(blocks) for _, _, blocks in spans))]
+
+
+def _columns(table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Schema]:
+    return table.columns, table.schema
+
+
+def _table(parts: tuple[list[pa.ChunkedArray], pa.Schema]) -> pa.Table:
+    return pa.Table.from_arrays(parts[0], schema=parts[1])

@@ -8,36 +8,19 @@ in `transforms.encodings`.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from rayingest.storage.arrow import binary_column
+
 ENCODING = b"rayingest.encoding"
 """The key in a field's metadata."""
 
 Bytes = bytes | memoryview
-
-
-def binary_column(
-    pieces: Iterable[Bytes], sizes: np.ndarray, valid: np.ndarray | None = None, *, text: bool = False
-) -> pa.Array:
-    """Pieces one after the other as a binary column: `sizes` int64[rows], 0 where not `valid` (bool[rows], None: all).
-
-    The only copy of the bytes; of the large type where 32-bit offsets cannot address them. `text`: as strings, whose
-    UTF-8 is looked at when they are decoded.
-    """
-    data = b"".join(pieces)
-    large = len(data) >= 1 << 31
-    type_ = (pa.large_string() if text else pa.large_binary()) if large else (pa.string() if text else pa.binary())
-    offsets = np.zeros(len(sizes) + 1, np.int64 if large else np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    mask = None
-    if valid is not None and not valid.all():
-        mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    return pa.Array.from_buffers(type_, len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def bytes_column(pieces: Sequence[Bytes], *, text: bool = False) -> pa.Array:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.blocks import BlockBuilder, single_block
-from rayingest.formats.columns import binary_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.lines import LineFinder
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_samples, raw_table
 from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.arrow import binary_column, int64_column
 
 LINE = "__json__"
 
@@ -94,4 +94,4 @@ def _table(shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None
     samples = [lines[i].removesuffix(b"\r") for i in kept]
     check_samples(shard, block, len(samples))
     sizes = np.fromiter(map(len, samples), np.int64, len(samples))
-    return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: pa.array(offsets[kept], pa.int64())})
+    return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: int64_column(offsets[kept])})

@@ -18,6 +18,7 @@ from rayingest.formats.huggingface import plain_features
 from rayingest.formats.parquet_footer import check_footer, rows_in
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
 from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.arrow import int64_column
 
 # What one value takes in memory, at least; of byte arrays the offset, their bytes counting apart.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
@@ -64,7 +65,7 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
         table = file.read_row_groups(list(range(begin, end)), columns=selected, use_threads=False)
         table = table if selected is None else table.select(selected)
         table.validate(full=True)
-        offsets = pa.array(np.arange(first_row, first_row + rows, dtype=np.int64))
+        offsets = int64_column(np.arange(first_row, first_row + rows))
         metadata = {**(table.schema.metadata or {}), b"shard": shard.shown.encode()}
         return plain_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(metadata)
 

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
-from rayingest.formats.columns import binary_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_samples, raw_table
 from rayingest.formats.tar import Member, check_end, next_member
 from rayingest.formats.tar_index import indexed_samples
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.arrow import binary_column, int64_column, text_column
 from rayingest.storage.files import Storage
 from rayingest.storage.pipes import is_pipe, output
 from rayingest.storage.redact import redact
@@ -218,11 +218,11 @@ def _table(shard: Shard, samples: Iterator[_Sample], block: Block, wanted: Colum
             rows.setdefault(name, []).append(row)
             pieces.setdefault(name, []).append(piece)
     check_samples(shard, block, len(keys))
-    columns: dict[str, pa.Array] = {KEY: pa.array(keys, pa.string())}
+    columns: dict[str, pa.Array] = {KEY: text_column(keys)}
     for name in sorted(rows):
         sizes, valid = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
         sizes[rows[name]] = [len(piece) for piece in pieces[name]]
         valid[rows[name]] = True
         columns[name] = binary_column(pieces[name], sizes, valid)
-    columns[OFFSET] = pa.array(offsets, pa.int64())
+    columns[OFFSET] = int64_column(offsets)
     return raw_table(shard, columns)

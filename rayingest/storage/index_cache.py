@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, IngestError
 from rayingest.plan.manifest import Manifest
+from rayingest.storage.arrow import int64_column, text_column
 from rayingest.storage.files import Storage, local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
@@ -194,8 +195,8 @@ def _lock_folder() -> Path:
 
 def _one_row(values: Any) -> pa.Array:
     """The values as the single row of a list column: columns of one file may then differ in length."""
-    array = pa.array(values, pa.string() if isinstance(values, list) else pa.int64())
-    return pa.LargeListArray.from_arrays(pa.array([0, len(array)], pa.int64()), array)
+    array = text_column(values) if isinstance(values, list) else int64_column(values)
+    return pa.LargeListArray.from_arrays(int64_column([0, len(array)]), array)
 
 
 def _checksum(body: bytes) -> bytes:

@@ -1,0 +1,45 @@
+"""Workers: they read every format, and load no library that they do not need."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+import rayingest as ri
+from tests.streams import images, run
+
+SLOW = {"pandas", "pyarrow.compute", "scipy", "sklearn", "torch"}
+"""Each of them takes a worker longer to import than all that it needs."""
+
+
+def slow_imports(worker: Any) -> set[str]:
+    """What an actor has loaded of them."""
+    return SLOW & sys.modules.keys()
+
+
+def test_every_format_comes_over_ray_without_slow_imports(shards: str, tmp_path: Path, pool_of_1: ri.Pool) -> None:
+    """Tar, Parquet, JSON Lines: the stream of `workers=0`; and the first batch does not wait for pandas."""
+    table = {
+        "i": list(range(90)),
+        "name": [f"n{i}" for i in range(90)],
+        "pair": [[i, -i] for i in range(90)],
+        "flag": [i % 3 == 0 for i in range(90)],
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=25)
+    lines = [json.dumps({"i": i, "pair": [i, i]}) for i in range(70)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    parquet, lines_of = ri.read_parquet(str(tmp_path / "*.parquet")), ri.read_json(str(tmp_path / "*.jsonl"))
+    for data in (
+        images(shards, 50),
+        parquet.shuffle(seed=1, window=40).batch(20),
+        lines_of.shuffle(seed=1, window=40).batch(20),
+    ):
+        expected = run(data)
+        assert run(data, pool=pool_of_1) == expected
+    assert [ray.get(member.actor.__ray_call__.remote(slow_imports)) for member in pool_of_1.members] == [set()] * 2
