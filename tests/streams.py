@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -109,6 +110,7 @@ def run(
     **options: Any,
 ) -> tuple[list[Step], dict[str, Any]]:
     """Global steps, each rank's rows behind another's, over so many passes; and the state at the end."""
+    options.setdefault("epochs", epochs + (state["epoch"] if state else 0))  # not to work for what nobody sees
     if "pool" not in options:
         options.setdefault("workers", 0)
     seen: list[Step] = []
@@ -126,6 +128,19 @@ def run(
                 if len(seen) == steps:
                     return seen, _common_state(loaders)
         return seen, _common_state(loaders)
+
+
+def run_on_least(dataset: Dataset, pool: ri.Pool, **options: Any) -> tuple[list[Step], dict[str, Any]]:
+    """One pass of one rank on the smallest budget that works, as the errors tell it; and the loader's stats."""
+    budget = 1
+    for _ in range(20):
+        try:
+            with dataset.loader(pool=pool, max_bytes=budget, epochs=1, **options) as loader:
+                return [joined([batch]) for batch in loader], loader.stats()
+        except ri.ConfigError as error:
+            told = re.search(r"give it (\d+) or more", str(error))
+            budget = int(told[1]) if told else 0
+    raise AssertionError("no budget is enough")
 
 
 def joined(parts: Iterable[dict[str, Any]]) -> Step:
