@@ -85,8 +85,10 @@ class Decoder:
     def decode(
         self, key: str, orders: list[PartOrder], note: BlockNote, *coming: pa.Table
     ) -> tuple[Decoded, list[Any]]:
-        """The parts ordered, made from blocks that come along and blocks kept."""
+        """The parts ordered, made from blocks that come along and blocks kept; none for a stream forgotten."""
         begun = time.perf_counter()
+        if key not in self._work:  # nobody awaits the answer any more, and Ray would log an error
+            return Decoded((), 0.0), []
         self._drop(key, note.leaving)
         blocks = self._blocks[key]
         blocks.update(zip(note.coming, coming, strict=True))

@@ -59,9 +59,12 @@ class Reader:
         self._retries_told.pop(key, None)
 
     def read(self, key: str, spans: Spans) -> list[Any]:
-        """[Fetched, *blocks], with None for each block where there is an error."""
+        """[Fetched, *blocks], None for each block where there is an error; nothing but None for a stream forgotten."""
         begun = time.perf_counter()
-        work = self._work[key]
+        nothing = [None] * sum(len(blocks) for _, _, blocks in spans)
+        work = self._work.get(key)
+        if work is None:  # nobody awaits the answer any more, and Ray would log an error
+            return [None, *nothing]
         failed: IngestError | None = None
         tables: list[pa.Table] = []
         try:
@@ -73,7 +76,7 @@ class Reader:
             told, self._retries_told[key] = self._retries_told.get(key, 0), retries
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
         fetched = Fetched(nbytes, time.perf_counter() - begun, retries - told, failed)
-        return [fetched, *(tables or [None] * sum(len(blocks) for _, _, blocks in spans))]
+        return [fetched, *(tables or nothing)]
 
 
 def _columns(table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Schema]:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from tests.streams import write_shards
+from tests.streams import images, write_shards
 
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """250 samples in 8 uneven shards."""
-    return write_shards(tmp_path_factory.mktemp("shards"), [17, 1, 40, 3, 64, 29, 60, 36])
+    """250 samples in 8 uneven shards, and the index that `images` asks for."""
+    pattern = write_shards(tmp_path_factory.mktemp("shards"), [17, 1, 40, 3, 64, 29, 60, 36])
+    images(pattern, 1).loader(workers=0).close()
+    return pattern
 
 
 @pytest.fixture(scope="session")
@@ -22,14 +24,16 @@ def pool_of_1(cluster: Any, wait_until: Any) -> Iterator[ri.Pool]:
     """One decoder."""
     with ri.Pool(workers=1) as pool:
         pool.open(0, 1)
-        wait_until(lambda: len(pool.members) == 2)
+        wait_until(lambda: len(pool.members) == 2, 120)
         yield pool
 
 
 @pytest.fixture(scope="session")
-def pool_of_3(cluster: Any) -> Iterator[ri.Pool]:
-    """Three decoders."""
+def pool_of_3(cluster: Any, wait_until: Any) -> Iterator[ri.Pool]:
+    """Three decoders, asked for by the second of two ranks."""
     with ri.Pool(workers=3) as pool:
+        pool.open(1, 2)
+        wait_until(lambda: len(pool.members) == 4, 120)
         yield pool
 
 
@@ -37,3 +41,9 @@ def pool_of_3(cluster: Any) -> Iterator[ri.Pool]:
 def pool(request: pytest.FixtureRequest) -> ri.Pool:
     """A pool of one decoder, and one of three."""
     return request.getfixturevalue(f"pool_of_{request.param}")
+
+
+@pytest.fixture(params=["here", "over Ray"])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The loader's option: all in this process, or on Ray."""
+    return {"workers": 0} if request.param == "here" else {"pool": request.getfixturevalue("pool_of_1")}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from tests.streams import fail_on_seven, images, rows, run, write_shards
+from tests.streams import fail_on_seven, images, joined, rows, run, write_shards
 
 
 def actors(ray: Any) -> list[str]:
@@ -21,34 +21,30 @@ def actors(ray: Any) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(cluster: Any, pool_of_1: ri.Pool, wait_until: Any) -> Any:
-    """After each test no actor is left that was not there before."""
-    before = set(actors(cluster))
+def nothing_is_left(cluster: Any, pool_of_1: ri.Pool, pool_of_3: ri.Pool, wait_until: Any) -> Any:
+    """After each test there are the two pools' actors and no other, ten seconds later at most."""
     yield
-    wait_until(lambda: {name for name in actors(cluster) if ":index:" not in name} <= before, 10)
+    wait_until(lambda: [":index:" in name for name in actors(cluster)].count(False) == 6, 10)
 
 
-def test_a_dead_decoder_and_a_dead_reader_change_nothing(cluster: Any, shards: str) -> None:
+def test_a_dead_decoder_and_a_dead_reader_change_nothing(cluster: Any, shards: str, pool_of_3: ri.Pool) -> None:
     """Killed in the middle of an epoch, both are replaced and the stream goes on bit for bit."""
     data = images(shards, 24)
-    expected = run(data, epochs=2)[0]
-    with ri.Pool(workers=2) as pool, data.loader(pool=pool) as loader:
-        seen = []
-        for epoch in range(2):
+    seen = []
+    with data.loader(pool=pool_of_3, epochs=2, max_bytes=200_000) as loader:  # there is always something left to read
+        for role in ("decoder", "reader"):
             for step, batch in enumerate(loader):
                 seen.append(rows(batch))
                 if step == 3:
-                    role = ("decoder", "reader")[epoch]
-                    cluster.kill(next(m.actor for m in pool.members if m.role == role))
-        assert seen == expected
-        assert loader.stats()["workers_lost"] >= 1
+                    cluster.kill(next(member.actor for member in pool_of_3.members if member.role == role))
+        assert loader.stats()["workers_lost"] == 2
+    assert seen == run(data, epochs=2)[0]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_transform_that_raises_names_sample_shard_and_line(shards: str, cluster: Any, workers: int) -> None:
+def test_a_transform_that_raises_names_sample_shard_and_line(shards: str, place: dict[str, Any]) -> None:
     """The batches before it come, then the error stands in the place of its step, and is the same without Ray."""
     data = ri.read_webdataset(shards, block_bytes=4096).map(fail_on_seven).batch(4)
-    with data.loader(workers=workers) as loader:
+    with data.loader(**place) as loader:
         batches = iter(loader)
         next(batches)
         with pytest.raises(ri.DataError, match="seven is not allowed") as caught:
@@ -76,12 +72,11 @@ def test_what_cannot_travel_is_said_once(shards: str, cluster: Any, pool_of_1: r
         data.select(json="json").map(lambda sample: lock.locked() or sample).batch(4).loader(pool=pool_of_1)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_shard_that_changed_since_indexing_is_an_error(tmp_path: Path, cluster: Any, workers: int) -> None:
+def test_a_shard_that_changed_since_indexing_is_an_error(tmp_path: Path, place: dict[str, Any]) -> None:
     """Never a part of the old and of the new."""
     pattern = write_shards(tmp_path, [30, 30])
     data = images(pattern, 10)
-    with data.loader(workers=workers) as loader:
+    with data.loader(**place) as loader:
         shutil.copy(tmp_path / "s-0000.tar", tmp_path / "s-0001.tar")
         with (tmp_path / "s-0001.tar").open("ab") as tar:
             tar.write(bytes(1024))
@@ -90,11 +85,10 @@ def test_a_shard_that_changed_since_indexing_is_an_error(tmp_path: Path, cluster
     assert str(caught.value.shard).endswith("s-0001.tar")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_shard_that_vanished_is_an_error(tmp_path: Path, cluster: Any, workers: int) -> None:
+def test_a_shard_that_vanished_is_an_error(tmp_path: Path, place: dict[str, Any]) -> None:
     """It is named, and nothing hangs."""
     data = images(write_shards(tmp_path, [30, 30]), 10)
-    with data.loader(workers=workers) as loader:
+    with data.loader(**place) as loader:
         (tmp_path / "s-0000.tar").unlink()
         with pytest.raises(ri.DataError, match=r"s-0000\.tar"):
             list(loader)
@@ -102,20 +96,13 @@ def test_a_shard_that_vanished_is_an_error(tmp_path: Path, cluster: Any, workers
 
 def test_without_a_cpu_for_a_decoder_it_says_so_in_time(cluster: Any, shards: str) -> None:
     """All CPUs taken: an error after start_timeout, with the numbers and what would work."""
-    free = 12 - sum(":decoder" in name for name in actors(cluster))
-
-    @cluster.remote(num_cpus=free)
-    class Hog:
-        def here(self) -> bool:
-            return True
-
-    hog = Hog.remote()
-    cluster.get(hog.here.remote())
+    taken = cluster.util.placement_group([{"CPU": 12 - sum(":decoder" in name for name in actors(cluster))}])
+    assert taken.wait(10)
     try:
         with images(shards, 24).loader(workers=2, start_timeout=1.0) as loader, pytest.raises(ri.WorkerError) as caught:
             next(iter(loader))
     finally:
-        cluster.kill(hog)
+        cluster.util.remove_placement_group(taken)
     assert "2 asked for" in str(caught.value)
     assert "workers=0" in str(caught.value)
 
@@ -125,7 +112,7 @@ def test_fewer_cpus_than_asked_for_is_said_and_goes_on(
 ) -> None:
     """40 decoders on 12 CPUs: a message with both numbers, and the same stream."""
     data = images(shards, 24)
-    with caplog.at_level(logging.WARNING, "rayingest"), data.loader(workers=40) as loader:
+    with caplog.at_level(logging.WARNING, "rayingest"), data.loader(workers=40, epochs=1) as loader:
         assert [rows(batch) for batch in loader] == run(data)[0]
     assert "40 decoders" in caplog.text
     assert "12 CPUs" in caplog.text
@@ -188,9 +175,9 @@ def test_close_ends_all_and_is_final(cluster: Any, shards: str, wait_until: Any)
 
     data = images(shards, 24)
     before = set(actors(cluster))
-    loader = data.loader(workers=2)
+    loader = data.loader(workers=1)
     next(iter(loader))
-    assert len(set(actors(cluster)) - before) >= 2
+    assert len(set(actors(cluster)) - before) == 2
     loader.close()
     loader.close()
     wait_until(lambda: set(actors(cluster)) - before == set(), 10)
@@ -212,36 +199,32 @@ def test_a_loader_that_is_dropped_ends_its_actors(cluster: Any, shards: str, wai
     wait_until(lambda: set(actors(cluster)) - before == set(), 10)
 
 
-def test_names_tell_job_rank_and_role(cluster: Any, shards: str) -> None:
+def test_names_tell_job_rank_and_role(cluster: Any, pool_of_3: ri.Pool) -> None:
     """As the actors' page of the dashboard shows them."""
-    with images(shards, 24).loader(rank=1, world_size=2, workers=1) as loader:
-        next(iter(loader))
-        job = cluster.get_runtime_context().get_job_id()
-        names = [name for name in actors(cluster) if name.startswith(f"rayingest:{job}:rank1:")]
-    assert sorted(name.rsplit(":", 1)[1] for name in names) == ["decoder0", "reader0"]
+    job = cluster.get_runtime_context().get_job_id()
+    names = [name for name in actors(cluster) if name.startswith(f"rayingest:{job}:rank1:")]
+    assert sorted(name.rsplit(":", 1)[1].rstrip("0123456789") for name in names) == ["decoder"] * 3 + ["reader"]
 
 
-def test_train_and_validation_share_a_pool(cluster: Any, shards: str) -> None:
+def test_train_and_validation_share_a_pool(cluster: Any, shards: str, pool_of_3: ri.Pool) -> None:
     """A validation pass in the middle, broken off once and then whole: both streams as promised, no actor more."""
     train, validation = images(shards, 24), images(shards, 20, seed=9, partial="short")
     expected, others = run(train, 2, epochs=2)[0], run(validation, 2, epochs=3)[0]
     before = set(actors(cluster))
-    with ri.Pool(workers=2) as pool:
-        loaders = [train.loader(rank=r, world_size=2, pool=pool) for r in range(2)]
-        checks = [validation.loader(rank=r, world_size=2, pool=pool) for r in range(2)]
-        seen, seen_others = [], []
-        for _ in range(2):
-            for step, parts in enumerate(zip(*loaders, strict=True)):
-                seen.append([row for part in parts for row in rows(part)])
-                if step % 5 == 3:
-                    for done, some in enumerate(zip(*checks, strict=False), 1):
-                        seen_others.append([row for part in some for row in rows(part)])
-                        if len(seen) == 4 and done == 2:
-                            break
-        running = {name for name in set(actors(cluster)) - before if ":index:" not in name}
-        assert len(running) == 3
-        for loader in (*loaders, *checks):
-            loader.close()
+    loaders = [train.loader(rank=r, world_size=2, pool=pool_of_3, epochs=2) for r in range(2)]
+    checks = [validation.loader(rank=r, world_size=2, pool=pool_of_3, epochs=4) for r in range(2)]
+    seen, seen_others = [], []
+    for _ in range(2):
+        for step, parts in enumerate(zip(*loaders, strict=True)):
+            seen.append(joined(parts))
+            if step % 5 == 3:
+                for done, some in enumerate(zip(*checks, strict=False), 1):
+                    seen_others.append(joined(some))
+                    if len(seen) == 4 and done == 2:
+                        break
+    assert {name for name in actors(cluster) if ":index:" not in name} <= before
+    for loader in (*loaders, *checks):
+        loader.close()
     assert seen == expected
     assert seen_others[:2] == others[:2]
     assert seen_others[2:28] == others[13:39]

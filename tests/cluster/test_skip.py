@@ -186,13 +186,11 @@ def test_a_sample_that_ends_its_worker_is_skipped(spoiled: str, tmp_path: Path, 
     assert line["shard"].endswith("s-0004.tar")
 
 
-@pytest.mark.parametrize("ray", [False, True])
-def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, pool_of_3: ri.Pool, ray: bool) -> None:
+def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, place: dict[str, Any]) -> None:
     """What was read of it before stays; all other samples come, and every step."""
     pattern = write_shards(tmp_path, [30, 20, 30, 40])
     data = description(pattern, 12, fn=augment, window=48)
-    options: dict[str, Any] = {"pool": pool_of_3} if ray else {"workers": 0}
-    with data.loader(epochs=1, **options, **SKIP) as loader:
+    with data.loader(epochs=1, **place, **SKIP) as loader:
         path = tmp_path / "s-0001.tar"
         path.write_bytes(path.read_bytes()[: 11 * 512])
         valid = [
@@ -233,7 +231,6 @@ def fail_to_collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     raise RuntimeError("cannot be stacked")
 
 
-@pytest.mark.parametrize("ray", [False, True])
 @pytest.mark.parametrize(
     ("fn", "collate", "error", "words"),
     [
@@ -243,24 +240,21 @@ def fail_to_collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_samples_fault_is_never_skipped(
-    shards: str, pool_of_1: ri.Pool, ray: bool, fn: Any, collate: Any, error: type[Exception], words: str
+    shards: str, place: dict[str, Any], fn: Any, collate: Any, error: type[Exception], words: str
 ) -> None:
     """A time-out, a mistake in the description, a collate that fails."""
-    options: dict[str, Any] = {"pool": pool_of_1} if ray else {"workers": 0}
     data = ri.read_webdataset(shards).decode(png=ri.images.RandomResizedCrop(8)).map(fn).batch(50, collate=collate)
-    with data.loader(epochs=1, **options, **SKIP) as loader:
+    with data.loader(epochs=1, **place, **SKIP) as loader:
         with pytest.raises(error, match=words):
             list(loader)
         assert loader.stats()["samples_bad"] == 0
 
 
-@pytest.mark.parametrize("ray", [False, True])
-def test_data_without_a_good_sample_is_an_error(shards: str, pool_of_1: ri.Pool, ray: bool) -> None:
+def test_data_without_a_good_sample_is_an_error(shards: str, place: dict[str, Any]) -> None:
     """Not an endless search."""
-    options: dict[str, Any] = {"pool": pool_of_1} if ray else {"workers": 0}
     data = ri.read_webdataset(shards).select(json="json").map(only_the_first).shuffle(window=24).batch(12)
     with (
-        data.loader(epochs=1, **options, **SKIP) as loader,
+        data.loader(epochs=1, **place, **SKIP) as loader,
         pytest.raises(ri.DataError, match=r"no good sample of its window.* bad, .*shard.*sample"),
     ):
         list(loader)

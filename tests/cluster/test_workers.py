@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import ray
 
 import rayingest as ri
+from rayingest.cluster.decoder import BlockNote, Decoded
 from tests.streams import images, run
 
 SLOW = {"pandas", "pyarrow.compute", "scipy", "sklearn", "torch"}
@@ -43,3 +44,13 @@ def test_every_format_comes_over_ray_without_slow_imports(shards: str, tmp_path:
         expected = run(data)
         assert run(data, pool=pool_of_1) == expected
     assert [ray.get(member.actor.__ray_call__.remote(slow_imports)) for member in pool_of_1.members] == [set()] * 2
+
+
+def test_tasks_of_a_stream_that_has_ended_are_no_errors(pool_of_1: ri.Pool) -> None:
+    """They may come after it was forgotten, and Ray would log each one."""
+    (reader,) = [member.actor for member in pool_of_1.members if member.role == "reader"]
+    (decoder,) = [member.actor for member in pool_of_1.members if member.role == "decoder"]
+    reading = reader.read.options(num_returns=3).remote("gone", [("a.tar", 9, [(0, 5, 1), (5, 9, 1)])])
+    decoding = decoder.decode.options(num_returns=2).remote("gone", [], BlockNote((), (), ()))
+    assert ray.get(reading) == [None] * 3
+    assert ray.get(decoding) == [Decoded((), 0.0), []]
