@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import array_encoding, fixed_column, with_encodings
@@ -44,6 +43,8 @@ def plain_features(table: pa.Table) -> pa.Table:
 
 
 def _media(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow.compute as pc  # slow to import, for a case that most readers of Parquet never meet
+
     data, path = pc.struct_field(column, "bytes"), pc.struct_field(column, "path")
     elsewhere = pc.and_(pc.is_null(data), pc.is_valid(path))
     if pc.any(elsewhere).as_py():

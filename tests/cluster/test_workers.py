@@ -24,8 +24,8 @@ def slow_imports(worker: Any) -> set[str]:
     return SLOW & sys.modules.keys()
 
 
-def test_every_format_comes_over_ray_without_slow_imports(shards: str, tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """Tar, Parquet, JSON Lines: the stream of `workers=0`; and the first batch does not wait for pandas."""
+def test_common_formats_come_over_ray_without_slow_imports(shards: str, tmp_path: Path, cluster: Any) -> None:
+    """Tar, Parquet, JSON Lines, in workers of their own: the first batch does not wait for pandas."""
     table = {
         "i": list(range(90)),
         "name": [f"n{i}" for i in range(90)],
@@ -36,14 +36,15 @@ def test_every_format_comes_over_ray_without_slow_imports(shards: str, tmp_path:
     lines = [json.dumps({"i": i, "pair": [i, i]}) for i in range(70)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     parquet, lines_of = ri.read_parquet(str(tmp_path / "*.parquet")), ri.read_json(str(tmp_path / "*.jsonl"))
-    for data in (
-        images(shards, 50),
-        parquet.shuffle(seed=1, window=40).batch(20),
-        lines_of.shuffle(seed=1, window=40).batch(20),
-    ):
-        expected = run(data)
-        assert run(data, pool=pool_of_1) == expected
-    assert [ray.get(member.actor.__ray_call__.remote(slow_imports)) for member in pool_of_1.members] == [set()] * 2
+    with ri.Pool(workers=1) as pool:
+        for data in (
+            images(shards, 50),
+            parquet.shuffle(seed=1, window=40).batch(20),
+            lines_of.shuffle(seed=1, window=40).batch(20),
+        ):
+            expected = run(data)
+            assert run(data, pool=pool) == expected
+        assert [ray.get(member.actor.__ray_call__.remote(slow_imports)) for member in pool.members] == [set()] * 2
 
 
 def test_tasks_of_a_stream_that_has_ended_are_no_errors(pool_of_1: ri.Pool) -> None:
