@@ -64,8 +64,10 @@ class Dataset:
         shown = ", ".join(map(redact, urls[:_SHOWN])) + (", ..." if len(urls) > _SHOWN else "")
         return f"<Dataset {self.format_name} of {shown}; {len(self.stages)} stages, {self.shuffling}, {self.batching}>"
 
-    def select(self, **new: str) -> Dataset:
+    def select(self, *unnamed: str, **new: str) -> Dataset:
         """Keep only these fields, renamed: `select(image="jpg")` calls the field `jpg` `image`. Others are not read."""
+        if unnamed:
+            raise ConfigError(f"select({unnamed[0]!r}): say what to call it, as in select(image={unnamed[0]!r})")
         return self._with(Select(new))
 
     def decode(self, **fields: Callable[..., Any]) -> Dataset:

@@ -115,6 +115,8 @@ def check_columns(shard: Shard, there: Sequence[str], columns: Columns) -> tuple
     """The columns to read of those that are there; ConfigError for one that is not, or that has a name of ours."""
     if OFFSET in there:
         raise ConfigError(f"{shard.shown}: a column may not be called {OFFSET!r}")
+    if twice := [name for i, name in enumerate(there) if name in there[:i]]:
+        raise ConfigError(f"{shard.shown}: two columns are called {twice[0]!r}; write the file with a name for each")
     unknown = [name for name in columns or () if name not in there and name != OFFSET]
     if unknown:
         raise ConfigError(f"{shard.shown}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}")

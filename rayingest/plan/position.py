@@ -49,6 +49,8 @@ class StateCodec:
             for name, value in mine.items()
             if state.get(name) != value
         ]
+        if "code" not in state:
+            differs.append("code: the state lacks it")
         if differs:
             raise StateError("the state belongs to another stream; " + "; ".join(differs) + self._remedy(state))
         epoch, step = state.get("epoch"), state.get("step")

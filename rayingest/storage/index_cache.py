@@ -45,6 +45,10 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("rayingest")) / "index"
 
 
+class _ForeignFileError(ConfigError):
+    """What lies where the index is to be is somebody else's."""
+
+
 @dataclass(frozen=True)
 class IndexCache:
     """The kept index of one data set read in one way.
@@ -81,11 +85,21 @@ class IndexCache:
         return self.index
 
     def load(self) -> Manifest | None:
-        """The kept manifest while shards, sizes, marks and the way of reading are what they were; else None."""
+        """The kept manifest while shards, sizes, marks and the way of reading are what they were; else None.
+
+        Raises ConfigError where `index` names a file of something else, which is not to be overwritten.
+        """
         location = self.location
         try:
             data = self.storage.read_if_there(location)
+            if data and self.index is not None and not data.startswith(_MAGIC):
+                raise _ForeignFileError(
+                    f"index={redact(self.index)!r}: {redact(location)} is no index of rayingest, and is left as it is: "
+                    "name another file, or a folder"
+                )
             return None if data is None else self._parse(data)
+        except _ForeignFileError:
+            raise
         except (pa.ArrowException, ValueError, KeyError, TypeError, OSError, IngestError) as error:
             _log.warning("the index %s cannot be used and is made again: %s", redact(location), error)
             return None

@@ -238,7 +238,7 @@ class Execution:
             return target(value, *extra, **named)
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:  # the latter would end a worker
             raise failure(function.what, error, function.fn, **self._where(i)) from error
 
     def _map_batch(self, function: Function, samples: dict[int, Sample]) -> dict[int, Sample]:
@@ -266,7 +266,7 @@ class Execution:
             result = target(columns, *extra, **named)
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise failure(function.what, error, function.fn, **where) from error
         if not isinstance(result, dict):
             raise DataError(f"{function.what} returned {type(result).__name__}, not a dict of columns", **where)

@@ -119,7 +119,7 @@ def _rng_argument(what: str, fn: Any, skip: int = 0) -> RngArgument:
     return "positional" if len(required) == 2 else None
 
 
-def failure(what: str, error: Exception, fn: Any, **where: Any) -> DataError:
+def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError:
     """The DataError for an exception in `fn`, to be raised `from` it; `where` are DataError's own named parts.
 
     A DataError of ours keeps its reason, and what it knows about the place. It is transient where memory was short, or

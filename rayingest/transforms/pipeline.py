@@ -26,6 +26,7 @@ from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, name_of, user_line
 from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
+from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import FieldType, Schema, infer
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
@@ -94,6 +95,12 @@ class Pipeline:
         if not samples and bad:
             error = next(iter(bad.values()))
             raise ConfigError(str(error)) if isinstance(error.__cause__, ConfigError) else error
+        for place, sample in zip(np.delete(np.arange(len(ordinals)), list(bad)).tolist(), samples, strict=True):
+            try:
+                infer([sample], samples.fixed)
+            except DataError as error:
+                where = Rows(tables[table_of[place]]).where(int(row_of[place]))
+                raise DataError(error.reason, **where, sample=int(ordinals[place])) from error
         return infer(samples, samples.fixed)
 
     def run_samples(

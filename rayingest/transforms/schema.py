@@ -28,17 +28,21 @@ _INT64, _FLOAT64, _BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.
 class FieldType:
     """What becomes of one field: an array of `dtype` with `ndim` dimensions a sample, or (dtype None) a list.
 
-    `padded`: 1-D arrays of any length; others are stacked.
+    `padded`: 1-D arrays of any length; others are stacked. `shape`: that of every sample's array, None where the first
+    samples do not share one (then a batch of different shapes is an error).
     """
 
     dtype: np.dtype[Any] | None = None
     ndim: int = 0
     padded: bool = False
+    shape: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         if self.dtype is None:
             return "no number or array of numbers"
-        return f"{self.dtype}" if not self.ndim else f"an array of {self.dtype} with {self.ndim} dimensions"
+        if not self.ndim:
+            return f"{self.dtype}"
+        return f"an array of {self.dtype} {f'with {self.ndim} dimensions' if self.shape is None else self.shape}"
 
 
 LISTED = FieldType()
@@ -54,7 +58,11 @@ def infer(samples: Sequence[Mapping[str, Any]], fixed: Collection[str] = ()) -> 
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
     schema = {name: _common(name, [s[name] for s in samples if name in s], name in fixed) for name in names}
+    if not names and samples:
+        raise ConfigError("the samples have no fields: a .map that returns an empty dict?")
     for name, field in schema.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"a field is called {name!r}: names of fields are strings")
         if name in RESERVED:
             raise ConfigError(
                 f"a field is called {name!r}, which the loader adds itself: rename it with .select or .map"
@@ -95,7 +103,10 @@ def _common(name: str, values: Sequence[Any], fixed: bool) -> FieldType:
     if types:
         first = types[0]
         dtypes = [type_.dtype.newbyteorder("=") for type_ in types if type_.dtype is not None]
-        return FieldType(np.result_type(*dtypes), first.ndim, first.padded) if dtypes else LISTED
+        if not dtypes:
+            return LISTED
+        shape = first.shape if len({type_.shape for type_ in types}) == 1 else None
+        return FieldType(np.result_type(*dtypes), first.ndim, first.padded, shape)
     only_empty = all(isinstance(value, (list, tuple)) for value in values)
     return FieldType(_INT64, 1, padded=not fixed) if only_empty else LISTED
 
@@ -105,7 +116,10 @@ def _type_of(name: str, value: Any, fixed: bool) -> FieldType | None:
     if value is None or (isinstance(value, (list, tuple)) and not value):
         return None
     array = _as_array(name, value)
-    return LISTED if array is None else FieldType(array.dtype, array.ndim, array.ndim == 1 and not fixed)
+    if array is None:
+        return LISTED
+    padded = array.ndim == 1 and not fixed
+    return FieldType(array.dtype, array.ndim, padded, array.shape if array.ndim and not padded else None)
 
 
 def _as_array(name: str, value: Any) -> np.ndarray | None:
@@ -135,7 +149,7 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
         if kind in _LISTED or (isinstance(value, (list, tuple)) and not value) or _as_array(name, value) is None:
             return value
     elif kind is np.ndarray or isinstance(value, np.generic):
-        if value.dtype == field.dtype and value.ndim == field.ndim:
+        if value.dtype == field.dtype and _fits(value.shape, field):
             return value
     elif not field.ndim and (
         (kind is int and field.dtype == _INT64 and -(1 << 63) <= value < 1 << 63)
@@ -146,7 +160,7 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     if field.dtype is not None:
         empty = field.ndim == 1 and isinstance(value, (list, tuple)) and not value
         array = np.zeros(0, field.dtype) if empty else _as_array(name, value)
-        if array is not None and array.ndim == field.ndim:
+        if array is not None and _fits(array.shape, field):
             taken = _exactly(array, field.dtype)
             if taken is not None:
                 return taken
@@ -156,9 +170,13 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     )
 
 
+def _fits(shape: tuple[int, ...], field: FieldType) -> bool:
+    return len(shape) == field.ndim and (field.shape is None or shape == field.shape)
+
+
 def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
     """The same numbers in that dtype; None where it does not have them."""
-    if np.can_cast(array.dtype, dtype, "safe"):
+    if np.can_cast(array.dtype, dtype, "safe") and (array.dtype.kind in "b" + dtype.kind or array.dtype.itemsize < 8):
         return array.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, casting="unsafe")
@@ -190,7 +208,7 @@ def _described(name: str, value: Any) -> str:
     array = None if value is None else _as_array(name, value)
     if array is None:
         return "null" if value is None else f"{type(value).__name__} {_shown(value)}"
-    return f"{FieldType(array.dtype, array.ndim)}" + ("" if array.ndim else f" ({_shown(value)})")
+    return f"{FieldType(array.dtype, array.ndim, shape=array.shape)}" + ("" if array.ndim else f" ({_shown(value)})")
 
 
 def _shown(value: Any) -> str:

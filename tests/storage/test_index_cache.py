@@ -92,13 +92,22 @@ def test_damaged_files_are_absent_with_a_warning(tmp_path: Path, caplog: pytest.
     path = Path(cache.location)
     whole = path.read_bytes()
     damaged = [whole[:cut] for cut in range(0, len(whole), 97)]
-    damaged += [whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1 :] for i in range(0, len(whole), 41)]
-    for data in [*damaged, b"garbage" * 100]:
+    damaged += [whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1 :] for i in range(41, len(whole), 41)]
+    for data in damaged:
         path.write_bytes(data)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "rayingest"):
             assert cache.load() is None
         assert "made again" in caplog.text
+
+
+def test_a_file_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
+    """A wrong path given as `index` costs nobody their data; in the cache folder anything is replaced."""
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"mine": 1}')
+    with pytest.raises(ConfigError, match=r"train\.jsonl is no index of rayingest, and is left as it is"):
+        cache_of(index=str(path)).load()
+    assert path.read_text() == '{"mine": 1}'
 
 
 def test_no_credentials_are_stored_and_signatures_may_change(tmp_path: Path) -> None:

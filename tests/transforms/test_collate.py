@@ -107,7 +107,7 @@ def test_arrays_written_in_place_are_not_copied():
 
 
 NUMBERS = st.one_of(
-    st.integers(-(1 << 63), (1 << 64) - 1), st.floats(width=64), st.booleans(), hnp.from_dtype(np.dtype(np.float32))
+    st.integers(-(1 << 53), 1 << 53), st.floats(width=64), st.booleans(), hnp.from_dtype(np.dtype(np.float32))
 )
 DTYPES = st.sampled_from(
     [np.dtype(code) for code in ("?", "i1", "u1", "i2", "u2", "i4", ">i4", "i8", "u8", "f2", "f4", "f8")]

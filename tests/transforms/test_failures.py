@@ -77,9 +77,20 @@ def test_data_errors_of_the_users_own_are_kept():
     assert caught.value.reason.endswith("refuse: too dark")
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_transform_that_exits_is_at_fault():
+    """As with any exception; a worker would end otherwise."""
+
+    def leave(sample):
+        raise SystemExit(4)
+
+    for stage in (Map(leave), MapBatches(leave), Decode({"cls": leave})):
+        with pytest.raises(DataError, match="SystemExit: 4"):
+            run([stage], shard())
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt])
 def test_interrupts_pass(stop):
-    """What is no Exception is not an error of data."""
+    """They are the user's, and no error of data."""
 
     def interrupted(sample):
         raise stop

@@ -92,10 +92,11 @@ def test_arrays_by_their_dimensions() -> None:
     assert type_of([], [np.float32(1)], []) == padded(np.float32)
     assert type_of([], []) == padded(np.int64)
     assert type_of(torch.arange(2), [7]) == padded(np.int64)
-    assert type_of(np.zeros(3, ">f4"), fixed=True) == FieldType(np.dtype(np.float32), 1)
-    assert type_of(torch.ones(2, 3, dtype=torch.float16)) == FieldType(np.dtype(np.float16), 2)
+    assert type_of(np.zeros(3, ">f4"), fixed=True) == FieldType(np.dtype(np.float32), 1, shape=(3,))
+    assert type_of(np.zeros((2, 3)), np.zeros((3, 2))) == FieldType(np.dtype(np.float64), 2)
+    assert type_of(torch.ones(2, 3, dtype=torch.float16)) == FieldType(np.dtype(np.float16), 2, shape=(2, 3))
     assert type_of(torch.tensor(3)) == number(np.int64)
-    assert type_of(Image.new("RGB", (4, 3))) == FieldType(np.dtype(np.uint8), 3)
+    assert type_of(Image.new("RGB", (4, 3))) == FieldType(np.dtype(np.uint8), 3, shape=(3, 4, 3))
 
 
 @pytest.mark.parametrize("values", [(1, "a"), (1, [1]), (np.zeros(2), "a"), (np.zeros((2, 3)), np.zeros(3))])
@@ -111,13 +112,16 @@ def test_first_samples_of_two_kinds_are_refused(values: tuple[Any, ...]) -> None
         (1, 2.5, r"'x' is float64 \(2.5\) here, and int64 in the first samples"),
         (1, None, "'x' is null here, and int64"),
         (1, "a", "'x' is str 'a' here, and int64"),
-        (1, [1], "'x' is an array of int64 with 1 dimensions here, and int64"),
+        (1, [1], r"'x' is an array of int64 \(1,\) here, and int64"),
+        (np.zeros((2, 2)), np.zeros((3, 2)), r"'x' is an array of float64 \(3, 2\) here, and .* \(2, 2\)"),
+        (0.5, (1 << 53) + 1, r"'x' is int64 \(9007199254740993\) here, and float64"),
+        ([0.5], [(1 << 53) + 1], "'x' is an array of int64"),
         (np.uint8(1), 300, "'x' is int64 .300. here, and uint8"),
         ("a", 1, r"'x' is int64 \(1\) here, and no number"),
-        (["a"], [1], "'x' is an array of int64 with 1 dimensions here, and no number"),
+        (["a"], [1], "'x' is an array of int64 .* here, and no number"),
         ([1], ["a"], r"'x' is list \['a'\] here, and an array of int64"),
         ([1], [0.5], "'x' is an array of float64 .* here, and an array of int64"),
-        (np.zeros((2, 2)), np.zeros(2), "2 dimensions"),
+        (np.zeros((2, 2)), np.zeros(2), r"\(2,\) here, and .* \(2, 2\)"),
         (1, 1 << 70, "'x' has numbers that do not fit into 64 bits"),
         ([1], [1 << 70], "'x' has numbers that do not fit into 64 bits"),
     ],
@@ -181,6 +185,8 @@ def test_fields_too_many_or_too_few() -> None:
         ({"__index__": 1}, "'__index__', which the loader adds itself"),
         ({"__valid__": True}, "'__valid__', which the loader adds itself"),
         ({"x": [1], "x_length": 1}, "'x_length'.*rename"),
+        ({}, "no fields"),
+        ({1: 2}, "names of fields are strings"),
     ],
 )
 def test_names_that_the_loader_uses_itself_are_refused(sample: dict[str, Any], said: str) -> None:
@@ -235,6 +241,10 @@ def test_the_schema_is_learnt_from_good_samples() -> None:
     with pytest.raises(DataError, match="odd") as caught:
         Pipeline((Map(odd),), 0).learn(*arguments([table.slice(0, 1)]))
     assert caught.value.sample == 100
+    large = block(JSON=[b'{"a": 1}', b'{"a": 1' + b"0" * 30 + b"}"])
+    with pytest.raises(DataError, match="64 bits") as caught:
+        Pipeline((), 0).learn(*arguments([large]))
+    assert (caught.value.sample, caught.value.shard) == (101, "mem://data/a.tar")
     for stages in ([Select({"b": "nope"})], [Map(odd), Select({"b": "nope"})]):
         with pytest.raises(ConfigError, match=r"no field 'nope'; there are 'a'"):
             Pipeline(tuple(stages), 0).learn(*arguments([table.slice(1, 1)]))
