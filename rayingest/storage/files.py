@@ -21,13 +21,15 @@ import tenacity
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
 from rayingest.storage.library_log import hide_credentials
+from rayingest.storage.listing import mark_of
+from rayingest.storage.ranges import coalesced, cut
 from rayingest.storage.redact import PIPE, redact, redact_text
 
 T = TypeVar("T")
 
 LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
-_SIZE_TRUSTED_S = 30.0
+_TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
 
 
@@ -66,13 +68,13 @@ class Storage:
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
         self.allow_pipe = allow_pipe
         self.retries = 0
-        self._sizes: dict[str, tuple[float, int]] = {}
+        self._known: dict[str, tuple[float, int, str]] = {}
 
     def __repr__(self) -> str:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sizes": {}}
+        return {**self.__dict__, "_known": {}}
 
     def open(self, url: str, *, buffer: int | None = None) -> BinaryIO:
         """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
@@ -91,8 +93,10 @@ class Storage:
         """Bytes [begin, end) of the file. DataError when the file gives any other number of bytes."""
         return self.read_ranges(url, [(begin, end)])[0]
 
-    def read_ranges(self, url: str, ranges: Sequence[tuple[int, int]], size: int | None = None) -> list[bytes]:
-        """Several ranges of one file; with `size`, DataError when the file is not of that size any more."""
+    def read_ranges(
+        self, url: str, ranges: Sequence[tuple[int, int]], size: int | None = None, mark: str = ""
+    ) -> list[bytes]:
+        """Several ranges of one file; with `size`, DataError when the file is not what it was, as by `check_size`."""
         path = local_path(url)
         if path is not None:
             found = self.call(url, lambda: _read_local(path, ranges))
@@ -101,7 +105,7 @@ class Storage:
             pieces = found[1]
         else:
             if size is not None:
-                self.check_size(url, size)
+                self.check_size(url, size, mark)
             pieces = self._read_remote(url, ranges)
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
@@ -132,22 +136,37 @@ class Storage:
         path = local_path(url)
         if path is not None:
             return self.call(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
-        size = self.on_filesystem(url, _fresh_size, "stat")
-        if size is None:
-            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
-        return size
+        return self._now(url)[0]
 
-    def check_size(self, url: str, size: int) -> None:
-        """DataError when the file's size differs. For remote files an answer is trusted for half a minute."""
+    def check_size(self, url: str, size: int, mark: str = "") -> None:
+        """DataError when the file's size differs, or what `listing.mark_of` tells of a remote one, where that is known.
+
+        For remote files an answer is trusted for half a minute.
+        """
         now = time.monotonic()
-        asked, found = self._sizes.get(url, (-_SIZE_TRUSTED_S, -1))
-        remote = local_path(url) is None and not url.startswith("memory://")
-        if not remote or found != size or now - asked >= _SIZE_TRUSTED_S:
-            found = self.size(url)
-            if len(self._sizes) > 4096:  # a bound on memory, not a policy
-                self._sizes = {}
-            self._sizes[url] = (now, found)
-        self._compare(url, size, found)
+        asked, *found = self._known.get(url, (-_TRUSTED_S, -1, ""))
+        if local_path(url) is not None:
+            found = [self.size(url), ""]
+        elif url.startswith("memory://") or found[0] != size or now - asked >= _TRUSTED_S:
+            found = list(self._now(url))
+            if len(self._known) > 4096:  # a bound on memory, not a policy
+                self._known = {}
+            self._known[url] = (now, *found)
+        self._compare(url, size, found[0])
+        if mark and found[1] and mark != found[1]:
+            raise DataError(
+                "the shard changed since it was indexed: it is of the same size, but was written again, as its etag or "
+                f"time tells ({mark} then, {found[1]} now)",
+                shard=redact(url),
+                offset=0,
+            )
+
+    def _now(self, url: str) -> tuple[int, str]:
+        """A remote file's size and mark."""
+        info = self.on_filesystem(url, _fresh_info, "stat")
+        if info.get("size") is None:
+            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
+        return int(info["size"]), mark_of(info)
 
     def on_filesystem(self, url: str, operation: Callable[[Any, str], T], doing: str = "read") -> T:
         """`operation(filesystem, path in it)` of fsspec with retries and the deadline, each try in its own thread."""
@@ -208,10 +227,13 @@ class Storage:
                 return b""
             return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name, start=begin, end=end)))
 
-        if len(ranges) < 2:
-            return [one(span) for span in ranges]
-        with ThreadPoolExecutor(min(len(ranges), _RANGES_AT_ONCE), "rayingest-read") as pool:
-            return list(pool.map(one, ranges))
+        spans = coalesced(ranges)
+        if len(spans) < 2:
+            pieces = [one(span) for span in spans]
+        else:
+            with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), "rayingest-read") as pool:
+                pieces = list(pool.map(one, spans))
+        return cut(ranges, spans, pieces)
 
     def _compare(self, url: str, expected: int, found: int) -> None:
         if found != expected:
@@ -304,11 +326,10 @@ def _whole_if_there(fs: Any, name: str) -> bytes | None:
         return None
 
 
-def _fresh_size(fs: Any, name: str) -> int | None:
+def _fresh_info(fs: Any, name: str) -> dict[str, Any]:
     # A listing that the filesystem remembers would hide that the file has changed.
     fs.invalidate_cache(fs._parent(name))
-    size = fs.info(name).get("size")
-    return None if size is None else int(size)
+    return dict(fs.info(name))
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:
