@@ -17,6 +17,7 @@ from rayingest.plan.drawn import DrawnPlanner, Draws, Sampling
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.plan.planner import Planner
+from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
@@ -64,6 +65,7 @@ class Dataset:
     shuffling: Shuffle | None = None
     batching: Batching | None = None
     allow_pipe: bool = False
+    cache: DiskCache | None = None
     sampling: Sampling | None = None
     seed: int = 0
     collate: Callable[[list[dict[str, Any]]], Any] | None = None
@@ -165,7 +167,7 @@ class Dataset:
 
     @property
     def _storage(self) -> Storage:
-        return Storage(self.storage_options, allow_pipe=self.allow_pipe)
+        return Storage(self.storage_options, allow_pipe=self.allow_pipe, cache=self.cache)
 
     def _with(self, stage: Stage) -> Dataset:
         made = replace(self, stages=(*self.stages, stage))

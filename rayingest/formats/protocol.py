@@ -54,7 +54,7 @@ class Shard:
     def open(self, *, buffer: int | None = None) -> BinaryIO:
         """The file, which is of the right size; see `Storage.open`."""
         self.storage.check_size(self.url, self.size, self.mark)
-        return self.storage.open(self.url, buffer=buffer)
+        return self.storage.open(self.url, buffer=buffer, mark=self.mark)
 
     def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """These byte ranges of the file, which is of the right size."""

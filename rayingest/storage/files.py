@@ -19,6 +19,7 @@ import fsspec.core
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
+from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
 from rayingest.storage.library_log import hide_credentials
 from rayingest.storage.listing import mark_of
@@ -52,7 +53,8 @@ class Storage:
     Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
     `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
     trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
-    be run (by `pipes`). `retries` counts what was tried again in this process.
+    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `retries` counts what
+    was tried again in this process.
     """
 
     def __init__(
@@ -63,10 +65,11 @@ class Storage:
         deadline: float = 120.0,
         first_wait: float = 0.2,
         allow_pipe: bool = False,
+        cache: DiskCache | None = None,
     ) -> None:
         self.storage_options = dict(storage_options or {})
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
-        self.allow_pipe = allow_pipe
+        self.allow_pipe, self.cache = allow_pipe, cache
         self.retries = 0
         self._known: dict[str, tuple[float, int, str]] = {}
 
@@ -76,16 +79,17 @@ class Storage:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
 
-    def open(self, url: str, *, buffer: int | None = None) -> BinaryIO:
+    def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
         """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
 
-        Remote reads inside it have the same retries and deadline as any other.
+        Remote reads inside it have the same retries and deadline as any other. `mark`: that of the file as it is now,
+        where it is known; without one nothing of it is cached.
         """
         path = local_path(url)
         if path is not None:
             size = LOCAL_BUFFER if buffer is None else buffer
             return self.call(url, lambda: open(path, "rb", buffering=size), "open")  # type: ignore[return-value]
-        raw = _RangeFile(self, url, self.size(url))
+        raw = _RangeFile(self, url, self.size(url), mark)
         size = REMOTE_BUFFER if buffer is None else buffer
         return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
 
@@ -106,7 +110,23 @@ class Storage:
         else:
             if size is not None:
                 self.check_size(url, size, mark)
-            pieces = self._read_remote(url, ranges)
+            return self.read_as_is(url, ranges, size, mark)
+        self._check_lengths(url, ranges, pieces)
+        return pieces
+
+    def read_as_is(self, url: str, ranges: Sequence[tuple[int, int]], size: int | None, mark: str) -> list[bytes]:
+        """Ranges of a remote file that is known to be of this size and mark: kept ones, where there is a cache."""
+
+        def fetch(spans: Sequence[tuple[int, int]]) -> list[bytes]:
+            pieces = self._read_remote(url, spans)
+            self._check_lengths(url, spans, pieces)
+            return pieces
+
+        if self.cache is None or not mark:
+            return fetch(ranges)
+        return self.cache.through(f"{redact(url)} {size} {mark}", ranges, fetch)
+
+    def _check_lengths(self, url: str, ranges: Sequence[tuple[int, int]], pieces: Sequence[bytes]) -> None:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
                 raise DataError(
@@ -115,7 +135,6 @@ class Storage:
                     shard=redact(url),
                     offset=begin,
                 )
-        return pieces
 
     def read_all(self, url: str) -> bytes:
         """The whole file."""
@@ -144,19 +163,19 @@ class Storage:
         For remote files an answer is trusted for half a minute.
         """
         now = time.monotonic()
-        asked, *found = self._known.get(url, (-_TRUSTED_S, -1, ""))
+        asked, found, marked = self._known.get(url, (-_TRUSTED_S, -1, ""))
         if local_path(url) is not None:
-            found = [self.size(url), ""]
-        elif url.startswith("memory://") or found[0] != size or now - asked >= _TRUSTED_S:
-            found = list(self._now(url))
+            found, marked = self.size(url), ""
+        elif url.startswith("memory://") or found != size or now - asked >= _TRUSTED_S:
+            found, marked = self._now(url)
             if len(self._known) > 4096:  # a bound on memory, not a policy
                 self._known = {}
-            self._known[url] = (now, *found)
-        self._compare(url, size, found[0])
-        if mark and found[1] and mark != found[1]:
+            self._known[url] = now, found, marked
+        self._compare(url, size, found)
+        if mark and marked and mark != marked:
             raise DataError(
                 "the shard changed since it was indexed: it is of the same size, but was written again, as its etag or "
-                f"time tells ({mark} then, {found[1]} now)",
+                f"time tells ({mark} then, {marked} now)",
                 shard=redact(url),
                 offset=0,
             )
@@ -261,9 +280,9 @@ class Storage:
 class _RangeFile(io.RawIOBase):
     """A remote file as a Python file, each read one range."""
 
-    def __init__(self, storage: Storage, url: str, size: int) -> None:
+    def __init__(self, storage: Storage, url: str, size: int, mark: str) -> None:
         super().__init__()
-        self._storage, self._url, self._size, self._at = storage, url, size, 0
+        self._storage, self._url, self._size, self._mark, self._at = storage, url, size, mark, 0
 
     def readable(self) -> bool:
         return True
@@ -284,7 +303,7 @@ class _RangeFile(io.RawIOBase):
         end = min(self._at + len(view), self._size)
         if end <= self._at:
             return 0
-        data = self._storage.read_range(self._url, self._at, end)
+        data = self._storage.read_as_is(self._url, [(self._at, end)], self._size, self._mark)[0]
         view[: len(data)] = data
         self._at = end
         return len(data)
