@@ -1,8 +1,8 @@
 """A disk cache of byte ranges, shared by all processes of a node that name its folder; never the only copy.
 
-Owns what is kept and what has to go: the limit holds at every moment, and the range used longest ago goes first. Each is
-one file behind its checksum, written aside and renamed, so that a reader sees all of it or nothing; one that is damaged
-is removed, and counts as absent. The folder has parts of about 1 GiB, each with its share of the limit and a
+Owns what is kept and what has to go: the limit holds at every moment, and the range used longest ago goes first. Each
+is one file behind its checksum, written aside and renamed, so that a reader sees all of it or nothing; one that is
+damaged is removed, and counts as absent. The folder has parts of about 1 GiB, each with its share of the limit and a
 lock of its own, which the operating system frees when its holder dies: there are no books to go wrong.
 """
 
