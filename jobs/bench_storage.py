@@ -157,7 +157,7 @@ def main() -> None:
                     late, stats = rate(far, Path(name, "far.arrow"), args, pool)
                     ratios.append(late / near)
                     print(f"round {number}: local {near:.0f}/s, far {late:.0f}/s, ratio {late / near:.3f}", flush=True)
-            print({k: v for k, v in stats.items() if "read" in k or "wait" in k or "drop" in k})
+                    print({name: value for name, value in stats.items() if "read" in name or "retries" in name})
             print(f"{args.delay_ms:g} ms a request: {statistics.median(ratios):.1%} of the local rate")
         finally:
             server.kill()
