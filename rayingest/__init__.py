@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
+    from rayingest.interop import from_torch
     from rayingest.sources import (
         read_arrow,
         read_csv,
@@ -38,6 +39,7 @@ _HOMES = {
     "Dataset": "rayingest.dataset",
     "Loader": "rayingest.trainer.loader",
     "Pool": "rayingest.cluster.pool",
+    "from_torch": "rayingest.interop",
     "load_config": "rayingest.config",
     "read_arrow": "rayingest.sources",
     "read_csv": "rayingest.sources",
@@ -63,6 +65,7 @@ __all__ = [
     "Pool",
     "StateError",
     "WorkerError",
+    "from_torch",
     "images",
     "load_config",
     "read_arrow",

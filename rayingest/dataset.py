@@ -13,8 +13,11 @@ from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.loading import make_loader
 from rayingest.options import Function, Positive, Seed, checked, one_of
+from rayingest.plan.drawn import DrawnPlanner, Draws, Sampling
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import PARTIALS, Order
+from rayingest.plan.planner import Planner
+from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
@@ -45,7 +48,11 @@ class Batching:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A description of data and of what to do with it. Made by `sources.read_...`."""
+    """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`.
+
+    `sampling`: who gives the order instead of `shuffling`. `seed`: of all random numbers, where `shuffling` has none.
+    `collate`: the source's own way to put samples together, where `batching` has none.
+    """
 
     format_name: str
     urls: str | tuple[str, ...]
@@ -58,6 +65,10 @@ class Dataset:
     shuffling: Shuffle | None = None
     batching: Batching | None = None
     allow_pipe: bool = False
+    cache: DiskCache | None = None
+    sampling: Sampling | None = None
+    seed: int = 0
+    collate: Callable[[list[dict[str, Any]]], Any] | None = None
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -100,6 +111,8 @@ class Dataset:
                 too. Default: 512 MiB of raw samples, at least 16 batches.
             lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
         """
+        if self.sampling is not None:
+            raise ConfigError("shuffle: the order is the sampler's; leave one of the two out")
         return replace(self, shuffling=Shuffle(seed, window, lanes))
 
     @checked()
@@ -115,6 +128,10 @@ class Dataset:
             collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
                 dict of arrays or lists with the rows as first axis.
         """
+        if self.sampling is not None and self.sampling.in_batches:
+            raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
+        if collate is not None and self.collate is not None:
+            raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         return replace(self, batching=Batching(size, partial, collate))
 
     loader = make_loader
@@ -122,9 +139,9 @@ class Dataset:
     @property
     def work(self) -> Work:
         """What workers must know of this."""
-        seed = self.shuffling.seed if self.shuffling else 0
+        seed = self.shuffling.seed if self.shuffling else self.seed
         collate = self.batching.collate if self.batching else None
-        pipeline = Pipeline(self.stages, seed, collate)
+        pipeline = Pipeline(self.stages, seed, collate or self.collate)
         return Work(self.format_name, self._storage, pipeline, self.strict, self.options)
 
     def index_cache(self) -> IndexCache:
@@ -141,9 +158,18 @@ class Dataset:
         how = {} if self.shuffling is None else vars(self.shuffling)
         return Order.resolve(manifest, batch=self.batching.size, partial=self.batching.partial, **how)
 
+    def planner(self, manifest: Manifest, rank: int, world_size: int, uneven: bool) -> Planner:
+        """A rank's view of the order for this data. Raises ConfigError."""
+        if self.sampling is None:
+            return Planner(manifest, self.order(manifest), rank, world_size, uneven)
+        assert self.batching is not None
+        batch = None if self.sampling.in_batches else self.batching.size
+        draws = Draws(self.sampling, manifest.num_samples, batch)
+        return DrawnPlanner(manifest, draws.order(self.batching.partial), draws, rank, world_size, uneven)
+
     @property
     def _storage(self) -> Storage:
-        return Storage(self.storage_options, allow_pipe=self.allow_pipe)
+        return Storage(self.storage_options, allow_pipe=self.allow_pipe, cache=self.cache)
 
     def _with(self, stage: Stage) -> Dataset:
         made = replace(self, stages=(*self.stages, stage))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tqdm import tqdm
 
 from rayingest.errors import ConfigError
+from rayingest.formats import get_format
 from rayingest.formats.indexing import index_locally
 from rayingest.options import (
     AfterCopy,
@@ -28,7 +29,6 @@ from rayingest.options import (
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.manifest import Manifest
-from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
@@ -151,19 +151,19 @@ def make_loader(
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
-    check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
+    if dataset.sampling is None:
+        check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
     on_ray = workers > 0 or pool is not None
     if on_ray:
         from rayingest.cluster.session import connect
 
         connect(start_timeout)
     manifest = _manifest(dataset.index_cache(), ranks.rank, on_ray)
-    order = dataset.order(manifest)
-    planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven)
+    planner = dataset.planner(manifest, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
     work = dataset.work
     work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
-    stream = Stream(manifest, planner, work, flag_valid=skip or order.partial == "pad")
+    stream = Stream(manifest, planner, work, flag_valid=skip or planner.order.partial == "pad")
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
@@ -173,7 +173,7 @@ def make_loader(
     else:
         source = _local_source(stream, max_bytes, kept)
     pipeline = stream.work.pipeline
-    codec = StateCodec(manifest.fingerprint, order, pipeline.path, pipeline.code_mark)
+    codec = StateCodec(planner.fingerprint, planner.order, pipeline.path, pipeline.code_mark)
     return Loader(
         source,
         _View(planner, codec),
@@ -199,7 +199,7 @@ def _manifest(cache: IndexCache, rank: int, on_ray: bool) -> Manifest:
             bar.total = total
             bar.update(done - bar.n)
 
-        if on_ray:
+        if on_ray and get_format(cache.format_name).opens_shards:
             from rayingest.cluster.indexing import index_on_cluster
 
             return index_on_cluster(cache, rank, progress)
@@ -228,17 +228,21 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
     describe(stream, max_bytes)
     return Limits(
         max_bytes=max_bytes,
-        ahead=_steps_ahead(stream.planner.order, ranks.world_size),
+        ahead=_steps_ahead(stream, ranks.world_size),
         ready=prefetch + 1,
         room=max(1, prefetch),
         whole_steps=stream.work.pipeline.collate is not None,
     )
 
 
-def _steps_ahead(order: Order, world_size: int) -> int:
-    """Half a window, so that the next one is there when this one ends; and enough for small steps to go together."""
+def _steps_ahead(stream: Stream, world_size: int) -> int:
+    """Half a window, so that the next one is there when this one ends, unless there is but one block; and enough for
+    small steps to go together.
+    """
+    order = stream.planner.order
     rows = max(1, order.batch // world_size)
-    return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), order.window_steps // 2)
+    window = order.window_steps if stream.manifest.num_blocks > 1 else 0
+    return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), window // 2)
 
 
 def _cluster_source(

@@ -7,6 +7,7 @@ execute exactly this. Knows no Ray and no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +21,20 @@ from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
 from rayingest.plan.standins import FilledStep
-from rayingest.storage.files import Storage
+from rayingest.storage.files import Storage, local_path
 from rayingest.storage.redact import redact
 from rayingest.transforms.pipeline import Pipeline, Samples
 from rayingest.transforms.rows import Rows as RawRows
 from rayingest.transforms.schema import RESERVED
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
+_SHARDS_AT_ONCE = 16
 
-Spans = list[tuple[str, int, list[Block]]]
-"""For each shard to read from: its URL, its size when it was indexed, and blocks of it."""
+Span = tuple[str, int, str, list[Block]]
+"""A shard's URL, its size and mark when it was indexed, and blocks of it."""
+
+Spans = list[Span]
+"""One for each shard to read from."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,15 @@ class Work:
         """One raw table for each block. Raises DataError, ConfigError."""
         format_ = get_format(self.format_name)
         columns = self.pipeline.columns
-        tables: list[pa.Table] = []
-        for url, size, blocks in spans:
-            shard = Shard(self.storage, url, size, self.strict, self.options)
-            tables += format_.read(shard, blocks, columns)
-        return tables
+
+        def of_shard(span: Span) -> list[pa.Table]:
+            url, size, mark, blocks = span
+            return format_.read(Shard(self.storage, url, size, self.strict, self.options, mark), blocks, columns)
+
+        if len(spans) < 2 or all(local_path(url) is not None for url, *_ in spans):
+            return [table for span in spans for table in of_shard(span)]
+        with ThreadPoolExecutor(min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard") as pool:  # each waits for answers
+            return [table for tables in pool.map(of_shard, spans) for table in tables]
 
     def learnt(self, heads: Sequence[Head]) -> Work:
         """The same work with the schema of its samples: those of the first head that has any good ones.
@@ -127,12 +136,12 @@ class Stream:
         spans: Spans = []
         for number in blocks:
             shard = int(manifest.shard[number])
-            url, size = manifest.url(shard), int(manifest.sizes[shard])
+            url, size, mark = manifest.url(shard), int(manifest.sizes[shard]), manifest.marks[shard]
             block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
             if spans and spans[-1][0] == url:
-                spans[-1][2].append(block)
+                spans[-1][-1].append(block)
             else:
-                spans.append((url, size, [block]))
+                spans.append((url, size, mark, [block]))
         return spans
 
     def heads(self) -> list[Head]:

@@ -79,8 +79,8 @@ def fail_on_seven(sample: dict[str, Any]) -> dict[str, Any]:
 
 def images(pattern: str, batch: int, *, seed: int = 3, window: int = 96, **options: Any) -> Dataset:
     """The description that most tests use: a random crop, and `augment`."""
-    block_bytes = options.pop("block_bytes", 4096)
-    data = ri.read_webdataset(pattern, block_bytes=block_bytes)
+    read = {name: options.pop(name) for name in ("index", "cache_dir", "cache_bytes") if name in options}
+    data = ri.read_webdataset(pattern, block_bytes=options.pop("block_bytes", 4096), **read)
     data = data.decode(png=ri.images.RandomResizedCrop(8)).map(augment)
     return data.shuffle(seed=seed, window=window).batch(batch, **options)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import rayingest as ri
@@ -152,3 +153,35 @@ def test_the_command_is_installed(folder: Path) -> None:
     assert "i             int64 (8,)" in done.stdout
     done = subprocess.run([command, "--version"], check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"rayingest {ri.__version__}\n"
+
+
+def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> None:
+    """Of data named by format and glob, and of a configuration's as it decodes them."""
+    rows = told(run("inspect", "data/*.tar", "--format", "webdataset", "--samples", "5", "--sheet", "sheet.png"))
+    assert rows["shards"][1].split()[1:] == ["1", "20", "s-0000.tar"]
+    fields = {line.split()[0]: line for line in rows["fields"]}
+    assert "uint8 (" in fields["png"]
+    assert "dict; {'i': 0}" in fields["json"]
+    assert rows["pictures"] == ["'png' of 5 samples in sheet.png"]
+    with Image.open(folder / "sheet.png") as sheet:
+        assert sheet.size == (5 * 128, 128)
+    assert "uint8 (8, 8, 3)" in " ".join(told(run("inspect", "c.yaml"))["fields"])
+
+
+def test_verify_lists_all_that_is_bad(run: Run, folder: Path) -> None:
+    """A picture that cannot be decoded, by its offset; a shard that cannot be indexed; and nothing where nothing is."""
+    assert told(run("verify", "c.yaml"))["verified"] == ["42 samples in 3 shards, 0 bad"]
+    first, second, _ = sorted((folder / "data").iterdir())
+    data = bytearray(first.read_bytes())
+    at = data.index(b"\x89PNG", 3000)
+    data[at : at + 4] = b"oops"
+    first.write_bytes(bytes(data))
+    second.write_bytes(second.read_bytes()[:5000])
+    result = run("verify", "data/*.tar", "--format", "webdataset")
+    assert result.exit_code == 1
+    picture, shard, counts = result.stdout.splitlines()
+    assert "decode of 'png'" in picture
+    assert f"offset {at - 512}" in picture
+    assert "s-0001.tar" in shard
+    assert counts.split()[1:] == ["27", "samples", "in", "3", "shards,", "2", "bad"]
+    assert "name the format" in run("verify", "data/*.tar").stderr

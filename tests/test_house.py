@@ -29,6 +29,7 @@ FLOOR = {
     "trainer": 3,
     "dataset": 4,
     "sources": 4,
+    "interop": 4,
     "loading": 4,
     "summary": 4,
     "config": 4,

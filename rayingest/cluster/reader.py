@@ -61,7 +61,7 @@ class Reader:
     def read(self, key: str, spans: Spans) -> list[Any]:
         """[Fetched, *blocks], None for each block where there is an error; nothing but None for a stream forgotten."""
         begun = time.perf_counter()
-        nothing = [None] * sum(len(blocks) for _, _, blocks in spans)
+        nothing = [None] * sum(len(blocks) for *_, blocks in spans)
         work = self._work.get(key)
         if work is None:  # nobody awaits the answer any more, and Ray would log an error
             return [None, *nothing]

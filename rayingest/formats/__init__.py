@@ -16,6 +16,7 @@ FORMATS = (
     "files",
     "hdf5",
     "images",
+    "indices",
     "json_lines",
     "litdata",
     "lmdb",

@@ -35,7 +35,8 @@ Options = Mapping[str, Any]
 class Shard:
     """One shard: where it is, the size it has when it is indexed and must have when it is read, and how it is read.
 
-    `strict`: whether what some readers let pass is refused. `options` are the format's.
+    `strict`: whether what some readers let pass is refused. `options` are the format's. `mark`, where there is one,
+    tells remote files from others of the same size, as `Storage.check_size` does.
     """
 
     storage: Storage
@@ -43,6 +44,7 @@ class Shard:
     size: int
     strict: bool = True
     options: Options = field(default_factory=dict)
+    mark: str = ""
 
     @property
     def shown(self) -> str:
@@ -51,12 +53,12 @@ class Shard:
 
     def open(self, *, buffer: int | None = None) -> BinaryIO:
         """The file, which is of the right size; see `Storage.open`."""
-        self.storage.check_size(self.url, self.size)
-        return self.storage.open(self.url, buffer=buffer)
+        self.storage.check_size(self.url, self.size, self.mark)
+        return self.storage.open(self.url, buffer=buffer, mark=self.mark)
 
     def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """These byte ranges of the file, which is of the right size."""
-        return self.storage.read_ranges(self.url, ranges, self.size)
+        return self.storage.read_ranges(self.url, ranges, self.size, self.mark)
 
     def error(self, reason: str, offset: int, key: str | None = None) -> DataError:
         """What is wrong with the shard at this place."""

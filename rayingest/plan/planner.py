@@ -61,11 +61,16 @@ class Planner:
         """Steps of an epoch."""
         return self.order.steps
 
+    @property
+    def fingerprint(self) -> str:
+        """What a position is one in, as far as the order's parameters do not say."""
+        return self.manifest.fingerprint
+
     def picks(self, epoch: int, step: int) -> Picks:
         """The samples of this step; raises IndexError where the epoch has no such step."""
         if not 0 <= step < self.steps_per_epoch:
             raise IndexError(f"step {step} of an epoch of {self.steps_per_epoch} steps")
-        mine = share(self.order, step, self.rank, self.world_size)
+        mine = self._share(epoch, step)
         rows = len(mine)
         if not rows:
             mine = Share(np.zeros(1, np.int64), np.full(1, step * self.order.lane_batch), np.ones(1, bool))
@@ -86,6 +91,9 @@ class Planner:
         last_place = self.manifest.first_ordinal[block] + self.manifest.samples[block] - 1
         # A row of padding may repeat a block that is past.
         return np.clip(last_place // self.order.batch + 1, step + 1, self.steps_per_epoch)
+
+    def _share(self, epoch: int, step: int) -> Share:
+        return share(self.order, step, self.rank, self.world_size)
 
     def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, ...]:
         """Places in the epoch's sequence, after each window's permutation, and each window's `until`, begin and end."""

@@ -19,15 +19,18 @@ import fsspec.core
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
+from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
 from rayingest.storage.library_log import hide_credentials
+from rayingest.storage.listing import mark_of
+from rayingest.storage.ranges import coalesced, cut
 from rayingest.storage.redact import PIPE, redact, redact_text
 
 T = TypeVar("T")
 
 LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
-_SIZE_TRUSTED_S = 30.0
+_TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
 
 
@@ -50,7 +53,8 @@ class Storage:
     Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
     `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
     trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
-    be run (by `pipes`). `retries` counts what was tried again in this process.
+    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `retries` counts what
+    was tried again in this process.
     """
 
     def __init__(
@@ -61,29 +65,31 @@ class Storage:
         deadline: float = 120.0,
         first_wait: float = 0.2,
         allow_pipe: bool = False,
+        cache: DiskCache | None = None,
     ) -> None:
         self.storage_options = dict(storage_options or {})
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
-        self.allow_pipe = allow_pipe
+        self.allow_pipe, self.cache = allow_pipe, cache
         self.retries = 0
-        self._sizes: dict[str, tuple[float, int]] = {}
+        self._known: dict[str, tuple[float, int, str]] = {}
 
     def __repr__(self) -> str:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sizes": {}}
+        return {**self.__dict__, "_known": {}}
 
-    def open(self, url: str, *, buffer: int | None = None) -> BinaryIO:
+    def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
         """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
 
-        Remote reads inside it have the same retries and deadline as any other.
+        Remote reads inside it have the same retries and deadline as any other. `mark`: that of the file as it is now,
+        where it is known; without one nothing of it is cached.
         """
         path = local_path(url)
         if path is not None:
             size = LOCAL_BUFFER if buffer is None else buffer
             return self.call(url, lambda: open(path, "rb", buffering=size), "open")  # type: ignore[return-value]
-        raw = _RangeFile(self, url, self.size(url))
+        raw = _RangeFile(self, url, self.size(url), mark)
         size = REMOTE_BUFFER if buffer is None else buffer
         return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
 
@@ -91,8 +97,10 @@ class Storage:
         """Bytes [begin, end) of the file. DataError when the file gives any other number of bytes."""
         return self.read_ranges(url, [(begin, end)])[0]
 
-    def read_ranges(self, url: str, ranges: Sequence[tuple[int, int]], size: int | None = None) -> list[bytes]:
-        """Several ranges of one file; with `size`, DataError when the file is not of that size any more."""
+    def read_ranges(
+        self, url: str, ranges: Sequence[tuple[int, int]], size: int | None = None, mark: str = ""
+    ) -> list[bytes]:
+        """Several ranges of one file; with `size`, DataError when the file is not what it was, as by `check_size`."""
         path = local_path(url)
         if path is not None:
             found = self.call(url, lambda: _read_local(path, ranges))
@@ -101,8 +109,24 @@ class Storage:
             pieces = found[1]
         else:
             if size is not None:
-                self.check_size(url, size)
-            pieces = self._read_remote(url, ranges)
+                self.check_size(url, size, mark)
+            return self.read_as_is(url, ranges, size, mark)
+        self._check_lengths(url, ranges, pieces)
+        return pieces
+
+    def read_as_is(self, url: str, ranges: Sequence[tuple[int, int]], size: int | None, mark: str) -> list[bytes]:
+        """Ranges of a remote file that is known to be of this size and mark: kept ones, where there is a cache."""
+
+        def fetch(spans: Sequence[tuple[int, int]]) -> list[bytes]:
+            pieces = self._read_remote(url, spans)
+            self._check_lengths(url, spans, pieces)
+            return pieces
+
+        if self.cache is None or not mark:
+            return fetch(ranges)
+        return self.cache.through(f"{redact(url)} {size} {mark}", ranges, fetch)
+
+    def _check_lengths(self, url: str, ranges: Sequence[tuple[int, int]], pieces: Sequence[bytes]) -> None:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
                 raise DataError(
@@ -111,7 +135,6 @@ class Storage:
                     shard=redact(url),
                     offset=begin,
                 )
-        return pieces
 
     def read_all(self, url: str) -> bytes:
         """The whole file."""
@@ -132,22 +155,37 @@ class Storage:
         path = local_path(url)
         if path is not None:
             return self.call(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
-        size = self.on_filesystem(url, _fresh_size, "stat")
-        if size is None:
-            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
-        return size
+        return self._now(url)[0]
 
-    def check_size(self, url: str, size: int) -> None:
-        """DataError when the file's size differs. For remote files an answer is trusted for half a minute."""
+    def check_size(self, url: str, size: int, mark: str = "") -> None:
+        """DataError when the file's size differs, or what `listing.mark_of` tells of a remote one, where that is known.
+
+        For remote files an answer is trusted for half a minute.
+        """
         now = time.monotonic()
-        asked, found = self._sizes.get(url, (-_SIZE_TRUSTED_S, -1))
-        remote = local_path(url) is None and not url.startswith("memory://")
-        if not remote or found != size or now - asked >= _SIZE_TRUSTED_S:
-            found = self.size(url)
-            if len(self._sizes) > 4096:  # a bound on memory, not a policy
-                self._sizes = {}
-            self._sizes[url] = (now, found)
+        asked, found, marked = self._known.get(url, (-_TRUSTED_S, -1, ""))
+        if local_path(url) is not None:
+            found, marked = self.size(url), ""
+        elif url.startswith("memory://") or found != size or now - asked >= _TRUSTED_S:
+            found, marked = self._now(url)
+            if len(self._known) > 4096:  # a bound on memory, not a policy
+                self._known = {}
+            self._known[url] = now, found, marked
         self._compare(url, size, found)
+        if mark and marked and mark != marked:
+            raise DataError(
+                "the shard changed since it was indexed: it is of the same size, but was written again, as its etag or "
+                f"time tells ({mark} then, {marked} now)",
+                shard=redact(url),
+                offset=0,
+            )
+
+    def _now(self, url: str) -> tuple[int, str]:
+        """A remote file's size and mark."""
+        info = self.on_filesystem(url, _fresh_info, "stat")
+        if info.get("size") is None:
+            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
+        return int(info["size"]), mark_of(info)
 
     def on_filesystem(self, url: str, operation: Callable[[Any, str], T], doing: str = "read") -> T:
         """`operation(filesystem, path in it)` of fsspec with retries and the deadline, each try in its own thread."""
@@ -208,10 +246,13 @@ class Storage:
                 return b""
             return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name, start=begin, end=end)))
 
-        if len(ranges) < 2:
-            return [one(span) for span in ranges]
-        with ThreadPoolExecutor(min(len(ranges), _RANGES_AT_ONCE), "rayingest-read") as pool:
-            return list(pool.map(one, ranges))
+        spans = coalesced(ranges)
+        if len(spans) < 2:
+            pieces = [one(span) for span in spans]
+        else:
+            with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), "rayingest-read") as pool:
+                pieces = list(pool.map(one, spans))
+        return cut(ranges, spans, pieces)
 
     def _compare(self, url: str, expected: int, found: int) -> None:
         if found != expected:
@@ -239,9 +280,9 @@ class Storage:
 class _RangeFile(io.RawIOBase):
     """A remote file as a Python file, each read one range."""
 
-    def __init__(self, storage: Storage, url: str, size: int) -> None:
+    def __init__(self, storage: Storage, url: str, size: int, mark: str) -> None:
         super().__init__()
-        self._storage, self._url, self._size, self._at = storage, url, size, 0
+        self._storage, self._url, self._size, self._mark, self._at = storage, url, size, mark, 0
 
     def readable(self) -> bool:
         return True
@@ -262,7 +303,7 @@ class _RangeFile(io.RawIOBase):
         end = min(self._at + len(view), self._size)
         if end <= self._at:
             return 0
-        data = self._storage.read_range(self._url, self._at, end)
+        data = self._storage.read_as_is(self._url, [(self._at, end)], self._size, self._mark)[0]
         view[: len(data)] = data
         self._at = end
         return len(data)
@@ -304,11 +345,10 @@ def _whole_if_there(fs: Any, name: str) -> bytes | None:
         return None
 
 
-def _fresh_size(fs: Any, name: str) -> int | None:
+def _fresh_info(fs: Any, name: str) -> dict[str, Any]:
     # A listing that the filesystem remembers would hide that the file has changed.
     fs.invalidate_cache(fs._parent(name))
-    size = fs.info(name).get("size")
-    return None if size is None else int(size)
+    return dict(fs.info(name))
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

@@ -217,6 +217,8 @@ class Execution:
                 if not isinstance(sample, dict):
                     kind = type(sample).__name__
                     raise DataError(f"{step.function.what} returned {kind}, not a dict of fields", **self._where(i))
+                if step.function.fixed:
+                    self._fixed.update(sample)
         return sample
 
     def _call(self, function: Function, value: Any, i: int, field: str | None = None) -> Any:

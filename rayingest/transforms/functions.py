@@ -35,7 +35,8 @@ class Function:
 
     `what` names it in errors. `number` tells the functions of a description apart, `stage` counts those that take
     random numbers. `set_up`: a class, of which each worker makes one instance to call. `out_shape` and `out_dtype` are
-    those of each result where it can be written in place (`out=`), else None.
+    those of each result where it can be written in place (`out=`), else None. `fixed`: the 1-D arrays that it gives for
+    a field have one length, as its attribute `fixed_lengths` promises.
     """
 
     what: str
@@ -46,13 +47,14 @@ class Function:
     set_up: bool = False
     out_shape: tuple[int, ...] | None = None
     out_dtype: str = "uint8"
+    fixed: bool = False
 
 
 def map_function(verb: str, fn: Any) -> Function:
     """The function or class of `.map` or `.map_batches`; ConfigError unless it can be called with a sample [, rng]."""
     what = f"{verb} {name_of(fn)}"
     if not isinstance(fn, type):
-        return Function(what, fn, _rng_argument(what, fn))
+        return Function(what, fn, _rng_argument(what, fn), fixed=getattr(fn, "fixed_lengths", False))
     if not any("__call__" in vars(base) for base in fn.__mro__):
         raise ConfigError(f"{what}: its instances cannot be called; give the class a __call__(self, sample)")
     needed = [p.name for p in _parameters(fn) or () if p.default is p.empty and p.kind not in _VARIADIC]

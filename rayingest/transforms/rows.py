@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
+from rayingest.formats.indices import NUMBER
 from rayingest.formats.tf_example import Example
 from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
 from rayingest.transforms.encodings import default_of, value_of
@@ -31,7 +32,8 @@ class Rows:
 
     Blocks with a `__json__` column hold a line of JSON per sample, those with `__example__` a `tf.train.Example`: what
     fields there are is known row by row. Those with a `__key__` are of WebDataset shards,
-    where null means that the sample has no such member; all others are typed columns.
+    where null means that the sample has no such member; those with `__number__` have the number of each row; all others
+    are typed columns.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -50,6 +52,7 @@ class Rows:
     def where(self, row: int) -> dict[str, Any]:
         """`shard`, `offset` and `key` of a row, for an error."""
         offset = self.table.column(OFFSET)[row].as_py() if OFFSET in self.table.column_names else None
+        offset = row % self.table.num_rows if NUMBER in self.names else offset
         key = self.table.column(KEY)[row].as_py() if self.has_members else None
         shard = self.table.column(FILE)[row].as_py() if FILE in self.table.column_names else self.shard
         return {"shard": shard, "offset": offset, "key": key}
@@ -79,6 +82,8 @@ class Rows:
         """
         getter = self._getters.get(name)
         if getter is None:
+            if name == NUMBER:
+                return row
             encoding, column = self._encoding(name), self.table.column(name)
             make = None if encoding is None else value_of(encoding)
             getter = self._getters[name] = _getter(name, column) if make is None else _made(make, column)

@@ -1,4 +1,4 @@
-"""The command line: checks a configuration against its data, and makes indexes ahead of time.
+"""The command line: checks a configuration against its data, makes indexes, shows and verifies data.
 
 Owns what is printed. Errors of ours are told in a line or two on stderr, with exit status 1; `--debug` shows where they
 come from.
@@ -15,6 +15,9 @@ import typer
 from tqdm import tqdm
 
 from rayingest import __version__
+from rayingest.cli import inspect as inspection
+from rayingest.cli.source import named
+from rayingest.cli.verify import Verification
 from rayingest.config import load_config
 from rayingest.errors import IngestError
 from rayingest.formats.indexing import index_locally
@@ -25,6 +28,8 @@ from rayingest.storage.redact import redact
 from rayingest.summary import reads_per_block
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A YAML file, or with --format a path, glob or URL.")]
+FormatName = Annotated[str | None, typer.Option("--format", help="Of the data, as in `webdataset`.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 OnRay = Annotated[bool, typer.Option("--on-ray", help="Index by tasks on Ray: on the cluster at RAY_ADDRESS, or here.")]
 WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
@@ -76,6 +81,44 @@ def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> No
         cache = load_config(config).dataset().index_cache()
         manifest, kept = _manifest(cache, on_ray)
         _print_rows({**_data_rows(manifest, cache), "state": ["kept, and still holds" if kept else "made now"]})
+
+
+@app.command()
+def inspect(
+    source: Source,
+    format_name: FormatName = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 16,
+    sheet: Annotated[Path | None, typer.Option(help="Where to write a PNG with pictures of them.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what data there are: shards, counts, sizes, fields and what is in them, and a sheet of pictures."""
+    with _errors_told(debug):
+        dataset = named(source, format_name)
+        cache = dataset.index_cache()
+        manifest, _ = _manifest(cache, on_ray=False)
+        _print_rows(_data_rows(manifest, cache))
+        _print_rows({"shards": [f"{'bytes':>15} {'blocks':>9} {'samples':>12}", *inspection.shards(manifest)]})
+        found = inspection.first_samples(dataset, manifest, samples)
+        _print_rows({"fields": [f"{name:<{_WIDTH}}{words}" for name, words in inspection.described(found).items()]})
+        if sheet is not None:
+            _print_rows(
+                {"pictures": [f"{inspection.contact_sheet(found, sheet)!r} of {len(found)} samples in {sheet}"]}
+            )
+
+
+@app.command()
+def verify(source: Source, format_name: FormatName = None, debug: Debug = False) -> None:
+    """Read and decode everything; a line for each bad sample, shard or block, and exit status 1 if there is any."""
+    with _errors_told(debug):
+        verification = Verification(named(source, format_name))
+        with tqdm(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
+            for fault in verification.faults(lambda done: bar.update(done - bar.n)):
+                bar.clear()
+                typer.echo(str(fault))
+        counts = f"{verification.samples:,} samples in {verification.shards:,} shards, {verification.bad:,} bad"
+        _print_rows({"verified": [counts]})
+        if verification.bad:
+            raise typer.Exit(1)
 
 
 def _manifest(cache: IndexCache, on_ray: bool) -> tuple[Manifest, bool]:

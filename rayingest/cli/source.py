@@ -1,0 +1,102 @@
+"""What a command works on: a configuration's data, or the shards that URLs and a format name.
+
+Owns how its shards and blocks are gone through, many side by side, what is wrong with them told and not raised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from rayingest.config import load_config
+from rayingest.dataset import Dataset
+from rayingest.errors import ConfigError, DataError
+from rayingest.formats.indexing import index_shard
+from rayingest.options import known_names
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.sources import READERS
+from rayingest.storage.urls import Listing
+from rayingest.stream import Rows, Span, Work
+from rayingest.transforms.decode_path import choose_path
+from rayingest.transforms.pipeline import Samples
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block as it is read: its shard, and the ordinal of its first sample."""
+
+    span: Span
+    first: int
+
+    @property
+    def samples(self) -> int:
+        return self.span[-1][0][2]
+
+
+def named(source: str, format_name: str | None) -> Dataset:
+    """The data of a configuration (`.yaml`), or of URLs in this format. ConfigError for neither."""
+    if format_name is None:
+        if Path(source).suffix not in {".yaml", ".yml"}:
+            raise ConfigError(f"{source}: no configuration (.yaml); name the format of data with --format")
+        return load_config(source).dataset()
+    if format_name not in READERS:
+        raise ConfigError(f"--format {format_name}: {known_names(format_name, READERS)}")
+    return READERS[format_name](source)
+
+
+def work_of(dataset: Dataset) -> Work:
+    """The work on each sample, bad ones left out and named."""
+    work = dataset.work
+    return replace(work, skip=True, pipeline=replace(work.pipeline, path=choose_path(None)))
+
+
+def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBlocks | DataError]]:
+    """Each shard's number and blocks, or what is wrong with it, in order."""
+
+    def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
+        work = dataset.work
+        where = (work.format_name, work.storage, listing.url(shard), int(listing.sizes[shard]))
+        try:
+            return shard, index_shard(*where, dataset.block_bytes, work.strict, work.options)
+        except DataError as error:
+            return shard, error
+
+    return side_by_side(one, range(len(listing)))
+
+
+def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> Iterator[Block]:
+    """A shard's blocks, given the ordinal of its first sample."""
+    for begin, end, samples in zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True):
+        span = listing.url(shard), int(listing.sizes[shard]), listing.marks[shard], [(begin, end, samples)]
+        yield Block(span, first)
+        first += samples
+
+
+def decoded(work: Work, block: Block, most: int | None = None) -> tuple[Samples, list[DataError]]:
+    """A block's samples (the first `most`), and what is wrong with the others. DataError where it cannot be read."""
+    rows = np.arange(block.samples if most is None else min(most, block.samples))
+    samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(work, work.read([block.span]))
+    return samples, [bad[row] for row in sorted(bad)]
+
+
+def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """The results of a call for each item, in order, a few of them made ahead by threads."""
+    threads = min(16, 2 * (os.cpu_count() or 1))
+    with ThreadPoolExecutor(threads, "rayingest-cli") as pool:
+        under_way: deque[Future[R]] = deque()
+        for item in items:
+            under_way.append(pool.submit(call, item))
+            if len(under_way) > threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()

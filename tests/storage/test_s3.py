@@ -1,0 +1,76 @@
+"""Object stores and web servers through the loader: an S3 server with s3fs, and a server with byte ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from tests.s3_server import KEY, SECRET, S3Server
+from tests.streams import augment, run, write_shards
+from tests.web import WebServer
+
+
+def described(urls: Any, index: Path, options: dict[str, Any] | None = None) -> Any:
+    data = ri.read_webdataset(urls, block_bytes=8192, index=index, storage_options=options)
+    return data.decode(png=ri.images.RandomResizedCrop(8)).map(augment).shuffle(seed=3, window=64).batch(8)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards, and what is read from them."""
+    folder = tmp_path_factory.mktemp("local")
+    write_shards(folder, [20, 30, 22])
+    return folder
+
+
+def test_s3_gives_what_local_files_give(s3: S3Server, local: Path, tmp_path: Path) -> None:
+    """The same batches from a glob; neither the index nor a state has the credentials."""
+    for path in local.glob("*.tar"):
+        s3.put("bucket", f"data/{path.name}", path.read_bytes())
+    ours = described("s3://bucket/data/*.tar", tmp_path, s3.options)
+    steps, state = run(ours, epochs=2)
+    assert steps == run(described(str(local / "*.tar"), tmp_path / "local.arrow"), epochs=2)[0]
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not any(
+        secret in text for secret in (KEY, SECRET) for text in (kept.decode("latin-1"), str(state), repr(ours))
+    )
+    assert run(ours, state=state, steps=1)[0]
+
+
+def test_an_object_that_changed_is_noticed(
+    s3: S3Server, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a loader reads, by the etag where the size is the same; before the next run, the index is made anew."""
+    first, second, _ = sorted(local.glob("*.tar"))
+    url = s3.put("changing", "one.tar", first.read_bytes())
+    with described(url, tmp_path, s3.options).loader(workers=0, max_bytes=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        changed = bytearray(first.read_bytes())
+        changed[600] ^= 1
+        s3.put("changing", "one.tar", bytes(changed))
+        monkeypatch.setattr("rayingest.storage.files._TRUSTED_S", 0.0)
+        with pytest.raises(ri.DataError, match="written again"):
+            list(batches)
+    s3.put("changing", "one.tar", second.read_bytes())
+    with described(url, tmp_path, s3.options).loader(workers=0) as loader:
+        assert sum(len(batch["i"]) for batch in loader) == 24
+
+
+def test_refused_credentials_are_told_without_them(s3: S3Server, tmp_path: Path) -> None:
+    """A bucket that is not there, and the secret in no message."""
+    with pytest.raises((ri.ConfigError, ri.DataError)) as caught:
+        run(described("s3://nowhere/*.tar", tmp_path, s3.options))
+    assert "s3://nowhere" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_web_servers_give_what_local_files_give(web: WebServer, local: Path, tmp_path: Path) -> None:
+    """By names, through failures that pass; what is asked for is whole blocks, side by side where more are needed."""
+    web.files = {f"/{path.name}": path.read_bytes() for path in local.glob("*.tar")}
+    web.failures = [503, 429]
+    ours = described(f"{web.url}/s-{{0000..0002}}.tar", tmp_path)
+    assert run(ours)[0] == run(described(str(local / "*.tar"), tmp_path / "local.arrow"))[0]
