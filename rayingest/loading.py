@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from rayingest.errors import ConfigError
 from rayingest.formats.indexing import index_locally
+from rayingest.observe.watch import LoaderWatch
 from rayingest.options import (
     AfterCopy,
     Bytes,
@@ -28,6 +29,7 @@ from rayingest.options import (
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.manifest import Manifest
+from rayingest.plan.metrics import Watch
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
@@ -168,10 +170,14 @@ def make_loader(
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
     if on_ray:
+        from rayingest.cluster.metrics import RayMetrics
+
         limits = _limits(stream, ranks, max_bytes, prefetch)
-        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout, kept)
+        watch = LoaderWatch(RayMetrics(ranks.rank))
+        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout, kept, watch)
     else:
-        source = _local_source(stream, max_bytes, kept)
+        watch = LoaderWatch()
+        source = _local_source(stream, max_bytes, kept, watch)
     pipeline = stream.work.pipeline
     codec = StateCodec(manifest.fingerprint, order, pipeline.path, pipeline.code_mark)
     return Loader(
@@ -183,6 +189,7 @@ def make_loader(
         pin_memory=pin_memory,
         epochs=epochs,
         after_copy=after_copy,
+        watch=watch,
     )
 
 
@@ -251,6 +258,7 @@ def _cluster_source(
     epochs: int | None,
     start_timeout: float,
     quarantine: Quarantine | None,
+    watch: Watch,
 ) -> BatchSource:
     from rayingest.cluster import budget
     from rayingest.cluster.feeder import Feeder
@@ -259,16 +267,16 @@ def _cluster_source(
     own = pool is None
     pool = Pool(workers, start_timeout=start_timeout) if pool is None else pool
     pool.open(ranks.rank, ranks.world_size)
-    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own, quarantine=quarantine)
+    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own, quarantine=quarantine, tick=watch.tick)
     budget.count_loader(source, ranks.rank)
     return source
 
 
-def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine | None) -> BatchSource:
+def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine | None, watch: Watch) -> BatchSource:
     from rayingest.local import LocalSource
 
     if max_bytes is None:
         order, manifest = stream.planner.order, stream.manifest
         window = order.window_steps * order.batch / stream.planner.world_size
         max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / manifest.num_samples))
-    return LocalSource(stream, max_bytes, quarantine)
+    return LocalSource(stream, max_bytes, quarantine, watch.tick)

@@ -21,6 +21,7 @@ from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.decoder import BlockNote, PartOrder
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
+from rayingest.cluster.timings import Timings
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.planner import Picks
@@ -39,23 +40,17 @@ _FREE_SECONDS = 2.0
 
 @dataclass(eq=False)
 class _Call:
-    """A task of dispatch's as Ray has it; `parcel` and `meta`, the first, small answer, are a decode's."""
+    """A task of dispatch's as Ray has it.
+
+    `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when that came.
+    """
 
     command: ev.Read | ev.Decode
     member: Member
     refs: list[Any]
     parcel: Parcel | None = None
     meta: Any = None
-
-
-@dataclass
-class Timings:
-    """What the workers said that it took."""
-
-    read_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    bytes_read: int = 0
-    storage_retries: int = 0
+    answered: float = 0.0
 
 
 class Executor:
@@ -74,7 +69,7 @@ class Executor:
         self._outputs: dict[int, dict[int, Any]] = {}
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
         self._given_up: deque[tuple[float, int]] = deque()
-        self.timings = Timings()
+        self._timings = Timings()
 
     # What happened
 
@@ -114,18 +109,16 @@ class Executor:
             return self._failed(task, call, error)
         if call.parcel is not None:
             self._holdings.settle(call.parcel, arrived=True)
-            call.meta = future.result()
+            call.meta, call.answered = future.result(), time.monotonic()
             self._when_done(call.refs[1], "output", task)
             return []
         fetched = future.result()
         self._end(task, done=fetched.error is None)
-        self.timings.storage_retries += fetched.retries
+        self._timings.see_read(call.member.node, fetched)
         if fetched.error is not None:
             return [ev.ReadFailed(task, fetched.error, final=True)]
         refs = ((ref, call.member.node) for ref in call.refs[1:])
         self._arrived[task] = dict(zip(call.command.blocks, refs, strict=True))
-        self.timings.read_seconds += fetched.seconds
-        self.timings.bytes_read += sum(fetched.nbytes)
         return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
@@ -138,7 +131,9 @@ class Executor:
             return self._failed(task, call, error)
         self._end(task)
         self._outputs[task] = dict(enumerate(future.result()))
-        self.timings.decode_seconds += call.meta.seconds
+        assert isinstance(call.command, ev.Decode)
+        samples = sum(len(part.rows) for part in call.command.parts)
+        self._timings.see_decode(call.member.node, call.meta, samples, time.monotonic() - call.answered)
         copies = 1 if call.member.node == self._node else 2
         parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
         return [ev.DecodeDone(task, parts, call.meta.seconds)]
@@ -263,12 +258,26 @@ class Executor:
         for kept in (self._members, self._calls, self._arrived, self._holdings, self._outputs):
             kept.clear()
 
-    def under_way(self) -> str:
-        """In words, what is being waited for."""
+    def stats(self) -> dict[str, Any]:
+        """What the workers said that it took, all together and by node; tasks under way."""
         calls = list(self._calls.values())
         reads = sum(isinstance(call.command, ev.Read) for call in calls)
+        return {**self._timings.stats(), "reads_under_way": reads, "decodes_under_way": len(calls) - reads}
+
+    def under_way(self) -> str:
+        """In words, what is being waited for."""
+        stats = self.stats()
         decoders = sum(member.role == "decoder" for member in self._pool.members)
-        return f"{reads} reads and {len(calls) - reads} decodes are under way on {decoders} decoders"
+        return (
+            f"{stats['reads_under_way']} reads and {stats['decodes_under_way']} decodes are under way on "
+            f"{decoders} decoders"
+        )
+
+    @property
+    def only_fetches(self) -> bool:
+        """Whether all that is still lacking from the decodes under way is that it be brought here."""
+        decodes = [call for call in self._calls.values() if call.parcel is not None]
+        return bool(decodes) and all(call.meta is not None for call in decodes)
 
     def _send_letters(self, now: float) -> None:
         if now - self._letters_sent < _LETTER_SECONDS:
