@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from rayingest.errors import ConfigError
 from rayingest.formats.indexing import index_locally
+from rayingest.observe.rescale import Rescale
 from rayingest.observe.watch import LoaderWatch
 from rayingest.options import (
     AfterCopy,
@@ -126,7 +127,8 @@ def make_loader(
 
     Args:
         rank, world_size: both or neither; else those of Ray Train, of torch.distributed, of RANK and WORLD_SIZE.
-        workers: decoders of this rank, 1 CPU each; 0 does everything in this process, without Ray.
+        workers: decoders of this rank, 1 CPU each; (least, most) for as many as keep the loop from waiting; 0 does
+            everything in this process, without Ray.
         device: where the batches' tensors are to be.
         max_bytes: bytes in the object store for this loader; default: this rank's part of 40 % of the node's store.
         prefetch: batches that are made, and copied to the device, in advance.
@@ -154,7 +156,7 @@ def make_loader(
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
     check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
-    on_ray = workers > 0 or pool is not None
+    on_ray = workers != 0 or pool is not None
     if on_ray:
         from rayingest.cluster.session import connect
 
@@ -171,10 +173,15 @@ def make_loader(
     source: BatchSource
     if on_ray:
         from rayingest.cluster.metrics import RayMetrics
+        from rayingest.cluster.pool import Pool
 
         limits = _limits(stream, ranks, max_bytes, prefetch)
-        watch = LoaderWatch(RayMetrics(ranks.rank))
-        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout, kept, watch)
+        own = pool is None
+        if pool is None:
+            pool = Pool(workers if isinstance(workers, int) else workers[0], start_timeout=start_timeout)
+        rescale = None if isinstance(workers, int) else Rescale(pool, *workers)
+        watch = LoaderWatch(RayMetrics(ranks.rank), rescale=rescale)
+        source = _cluster_source(stream, ranks, pool, own, slots, limits, epochs, kept, watch)
     else:
         watch = LoaderWatch()
         source = _local_source(stream, max_bytes, kept, watch)
@@ -251,21 +258,17 @@ def _steps_ahead(order: Order, world_size: int) -> int:
 def _cluster_source(
     stream: Stream,
     ranks: Ranks,
-    workers: int,
-    pool: Pool | None,
+    pool: Pool,
+    own: bool,
     slots: SlotPool,
     limits: Limits,
     epochs: int | None,
-    start_timeout: float,
     quarantine: Quarantine | None,
     watch: Watch,
 ) -> BatchSource:
     from rayingest.cluster import budget
     from rayingest.cluster.feeder import Feeder
-    from rayingest.cluster.pool import Pool
 
-    own = pool is None
-    pool = Pool(workers, start_timeout=start_timeout) if pool is None else pool
     pool.open(ranks.rank, ranks.world_size)
     source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own, quarantine=quarantine, tick=watch.tick)
     budget.count_loader(source, ranks.rank)

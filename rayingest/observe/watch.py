@@ -14,25 +14,32 @@ from collections.abc import Callable
 from typing import Any
 
 from rayingest.observe.diagnose import WAIT_SHARE, Diagnosis, diagnose
-from rayingest.plan.metrics import Figures, Metrics, between
+from rayingest.plan.metrics import Figures, Metrics, Snapshot, between
 
 _LOOK_SECONDS = 1.0
 _LOOKS = 10
 """A conclusion is drawn from so many."""
 _TELL_SECONDS = 60.0
+SCALE_SECONDS = 5.0
 
 _log = logging.getLogger("rayingest")
 
 
 class LoaderWatch:
-    """The watch of one loader; `metrics` is where its figures go, None for nowhere."""
+    """The watch of one loader; `metrics` is where its figures go, `rescale` who draws conclusions every few seconds."""
 
-    def __init__(self, metrics: Metrics | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._metrics, self._clock = metrics, clock
+    def __init__(
+        self,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rescale: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._metrics, self._clock, self._rescale = metrics, clock, rescale
         self._loader: Callable[[], Any] = lambda: None
         self._lock = threading.Lock()
         self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})], maxlen=_LOOKS + 1)
         self._due = self._told = clock()
+        self._scaled: tuple[float, Figures] = (clock(), {})
 
     def attach(self, loader: Any) -> None:
         """Look at this loader from now on."""
@@ -71,6 +78,9 @@ class LoaderWatch:
         self._looks.append((now, figures))
         if self._metrics is not None:
             self._metrics.record(figures)
+        if self._rescale is not None and now - self._scaled[0] >= SCALE_SECONDS:
+            self._rescale(between(self._scaled[1], figures, now - self._scaled[0]))
+            self._scaled = now, figures
         if now - self._told >= _TELL_SECONDS:
             self._told = now
             found = self._found(figures)

@@ -93,7 +93,12 @@ METRICS = (
         "Tasks under way, and batches that are ready",
         {"reads_under_way": "read", "decodes_under_way": "decode", "batches_ready": "ready"},
     ),
-    Metric("rayingest_workers", "gauge", "Workers that run", {"readers": "read", "decoders": "decode"}),
+    Metric(
+        "rayingest_workers",
+        "gauge",
+        "Workers that run, and how many decoders there should be",
+        {"readers": "read", "decoders": "decode", "decoders_wanted": "decode_wanted"},
+    ),
 )
 
 COUNTED = frozenset(figure for metric in METRICS if metric.kind == "counter" for figure in metric.stages)
