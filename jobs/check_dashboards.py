@@ -1,11 +1,11 @@
-"""Checks what is looked at from outside, on a running job: each panel for Grafana, and Ray's own dashboard.
+"""Checks what is looked at from outside, on a running job: panels for Grafana, Ray's dashboard, `top`.
 
     python jobs/check_dashboards.py
 
 Needs Debian's packages `prometheus` and `chromium`. Prometheus scrapes a job as infra/prometheus/prometheus.yml says,
 but at the path and pace of this check, and every query of infra/grafana/rayingest.json must give data; a headless
-Chromium opens the actors' page of Ray's dashboard, and must show the loader's decoders. About a minute; exit status 1
-where something is missing.
+Chromium opens the actors' page of Ray's dashboard, and must show the loader's decoders. So must `rayingest top`. About
+a minute; exit status 1 where something is missing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - read whe
 import ray
 
 import rayingest as ri
+from rayingest.observe.top import parse, scrape, snapshots, table
 
 ROOT = Path(__file__).parents[1]
 DASHBOARD = ROOT / "infra/grafana/rayingest.json"
@@ -61,7 +62,8 @@ def main() -> int:
         with training(folder), prometheus(folder) as address:
             panels = check_panels(address)
             actors = check_actors(f"http://{context.dashboard_url}", folder)
-        return 0 if panels and actors else 1
+            shown = check_top()
+        return 0 if panels and actors and shown else 1
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
@@ -153,6 +155,15 @@ def query(address: str, expression: str) -> list[str]:
         return []
     series = [(" ".join(one["metric"].values()), float(one["value"][1])) for one in result]
     return [] if any(math.isnan(value) for _, value in series) else [f"{name} {value:.3g}" for name, value in series]
+
+
+def check_top() -> bool:
+    """Whether `rayingest top` shows the loader."""
+    before = parse(scrape(ray.nodes()))
+    time.sleep(5)
+    lines = table(snapshots(before, parse(scrape(ray.nodes())), 5))
+    print("\n".join(lines))
+    return len(lines) == 3
 
 
 def check_actors(dashboard: str, folder: Path) -> bool:

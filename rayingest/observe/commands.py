@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -46,6 +48,40 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
                 "pin": [_pin(word) for word in pin.split(",")],
             }
             _probe(config, seconds, step_ms, axes, report)
+
+    @app.command()
+    def top(
+        address: Annotated[str, typer.Option(help="The cluster's; default: RAY_ADDRESS, or one here.")] = "auto",
+        every: Annotated[float, typer.Option(min=0.5, help="Seconds; Ray has new figures every 10.")] = 10.0,
+        times: Annotated[int, typer.Option(min=0, help="How often; 0 until it is interrupted.")] = 0,
+        debug: _Debug = False,
+    ) -> None:
+        """Show the loaders that run on a cluster: rates, waits, queues, and what is short."""
+        with errors_told(debug):
+            _top(address, every, times)
+
+
+def _top(address: str, every: float, times: int) -> None:
+    import ray
+
+    from rayingest.observe.top import parse, scrape, snapshots, table
+
+    if not ray.is_initialized():
+        try:
+            ray.init(address=os.environ.get("RAY_ADDRESS", address), log_to_driver=False, logging_level="error")
+        except ConnectionError as error:
+            raise ConfigError(f"no Ray cluster answers at {address}: {error}; give --address") from error
+    before, then = parse(scrape(ray.nodes())), time.monotonic()
+    for number in itertools.count(1):
+        time.sleep(every)
+        after, now = parse(scrape(ray.nodes())), time.monotonic()
+        lines = table(snapshots(before, after, now - then))
+        before, then = after, now
+        if sys.stdout.isatty():
+            typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
+        typer.echo("\n".join(lines))
+        if number == times:
+            return
 
 
 def _probe(config: Path, seconds: float, step_ms: float, axes: dict[str, list[Any]], report: Path) -> None:
