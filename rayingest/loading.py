@@ -270,7 +270,17 @@ def _cluster_source(
     from rayingest.cluster.feeder import Feeder
 
     pool.open(ranks.rank, ranks.world_size)
-    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own, quarantine=quarantine, tick=watch.tick)
+    source = Feeder(
+        stream,
+        pool,
+        slots,
+        limits,
+        epochs=epochs,
+        owns_pool=own,
+        quarantine=quarantine,
+        tick=watch.tick,
+        span=watch.span,
+    )
     budget.count_loader(source, ranks.rank)
     return source
 

@@ -24,6 +24,7 @@ from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
+from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.planner import Picks
 from rayingest.stream import Stream
 
@@ -42,7 +43,8 @@ _FREE_SECONDS = 2.0
 class _Call:
     """A task of dispatch's as Ray has it.
 
-    `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when that came.
+    `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when that came; `position` the first
+    step's epoch and number.
     """
 
     command: ev.Read | ev.Decode
@@ -51,13 +53,14 @@ class _Call:
     parcel: Parcel | None = None
     meta: Any = None
     answered: float = 0.0
+    position: tuple[int, int] | None = None
 
 
 class Executor:
     """The calls, blocks and outputs of one stream."""
 
-    def __init__(self, stream: Stream, pool: Pool, tell: Tell) -> None:
-        self._stream, self._pool, self._tell = stream, pool, tell
+    def __init__(self, stream: Stream, pool: Pool, tell: Tell, span: Span = no_span) -> None:
+        self._stream, self._pool, self._tell, self._span = stream, pool, tell, span
         self._key = uuid.uuid4().hex
         self.briefing = Briefing(stream, pool, self._key, self._when_done)
         self._node = ray.get_runtime_context().get_node_id()
@@ -110,11 +113,13 @@ class Executor:
         if call.parcel is not None:
             self._holdings.settle(call.parcel, arrived=True)
             call.meta, call.answered = future.result(), time.monotonic()
+            self._span("decode", call.meta.seconds, call.member.name, call.position)
             self._when_done(call.refs[1], "output", task)
             return []
         fetched = future.result()
         self._end(task, done=fetched.error is None)
         self._timings.see_read(call.member.node, fetched)
+        self._span("read", fetched.seconds, call.member.name, None)
         if fetched.error is not None:
             return [ev.ReadFailed(task, fetched.error, final=True)]
         refs = ((ref, call.member.node) for ref in call.refs[1:])
@@ -133,7 +138,9 @@ class Executor:
         self._outputs[task] = dict(enumerate(future.result()))
         assert isinstance(call.command, ev.Decode)
         samples = sum(len(part.rows) for part in call.command.parts)
-        self._timings.see_decode(call.member.node, call.meta, samples, time.monotonic() - call.answered)
+        transfer = time.monotonic() - call.answered
+        self._timings.see_decode(call.member.node, call.meta, samples, transfer)
+        self._span("transfer", transfer, call.member.name, call.position)
         copies = 1 if call.member.node == self._node else 2
         parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
         return [ev.DecodeDone(task, parts, call.meta.seconds)]
@@ -224,6 +231,8 @@ class Executor:
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
         method = member.actor.decode.options(num_returns=2)
         self._begin(command, member, method.remote(self._key, orders, note, *parcel.refs), "decode", parcel)
+        first = picks_of(command.parts[0].step)
+        self._calls[command.task].position = first.epoch, first.step
 
     def drop(self, numbers: tuple[int, ...]) -> None:
         """Give up blocks, if they did not go with their node before dispatch heard of it."""

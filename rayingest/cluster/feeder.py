@@ -25,6 +25,7 @@ from rayingest.cluster.walk import Walk
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
+from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, array_bytes
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
@@ -53,7 +54,7 @@ class Feeder:
 
     `buffers` is where batches are put; `epochs` the epoch that it does not run on to. It closes the pool with itself
     where it `owns_pool`. `quarantine` is where samples go that the stream's work skips. `tick` is called whenever
-    something happened, and twice a second where nothing does.
+    something happened, and twice a second where nothing does; `span` with what was done.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Feeder:
         owns_pool: bool = False,
         quarantine: Quarantine | None = None,
         tick: Callable[[], None] = lambda: None,
+        span: Span = no_span,
     ) -> None:
         self._stream, self._pool, self._buffers, self._limits, self._epochs = stream, pool, buffers, limits, epochs
         self._owns_pool, self._quarantine, self._tick = owns_pool, quarantine, tick
@@ -74,7 +76,8 @@ class Feeder:
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         # The start it belongs to, the batch or what stands in its place, what is wrong with samples left out of it.
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = queue.SimpleQueue()
-        self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)))
+        self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)), span)
+        self._span = span
         row_bytes = stream.work.pipeline.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
         sizes = stream.manifest.nbytes + _ROW_OVERHEAD * stream.manifest.samples + BLOCK_OVERHEAD
         self._dispatch = Dispatch(sizes, limits, row_bytes)
@@ -271,7 +274,9 @@ class Feeder:
             return
         begun = time.perf_counter()
         batch = assemble_batch(self._stream, filled.picks, parts, self._buffers)
-        self._counts["assemble_seconds"] += time.perf_counter() - begun
+        took = time.perf_counter() - begun
+        self._counts["assemble_seconds"] += took
+        self._span("assemble", took, "feeder", (batch.epoch, batch.step))
         self._counts["bytes_assembled"] += array_bytes(batch.columns)
         self._counts["samples"] += filled.own.rows
         self._counts["steps"] += 1

@@ -37,6 +37,7 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
         batch: Annotated[str, typer.Option(help="Sizes of a step; default: the configuration's.")] = "",
         pin: Annotated[str, typer.Option(help="default, on, off, or several of them.")] = "default",
         report: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("probe.html"),
+        trace: Annotated[Path | None, typer.Option(help="Where to write a Chrome trace of the cold run.")] = None,
         debug: _Debug = False,
     ) -> None:
         """Measure a configuration's pipeline without a model: which settings suffice, and what the data costs."""
@@ -47,7 +48,7 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
                 "batch": _numbers("batch", batch) if batch else [None],
                 "pin": [_pin(word) for word in pin.split(",")],
             }
-            _probe(config, seconds, step_ms, axes, report)
+            _probe(config, seconds, step_ms, axes, report, trace)
 
     @app.command()
     def top(
@@ -84,11 +85,14 @@ def _top(address: str, every: float, times: int) -> None:
             return
 
 
-def _probe(config: Path, seconds: float, step_ms: float, axes: dict[str, list[Any]], report: Path) -> None:
+def _probe(
+    config: Path, seconds: float, step_ms: float, axes: dict[str, list[Any]], report: Path, trace: Path | None
+) -> None:
     from rayingest.cluster.pool import Pool
     from rayingest.cluster.session import connect
     from rayingest.observe import probe
     from rayingest.observe.report import page, recommendation
+    from rayingest.observe.trace import Trace
 
     loaded = load_config(config)
     dataset, options = loaded.dataset(), loaded.loader_options()
@@ -111,7 +115,10 @@ def _probe(config: Path, seconds: float, step_ms: float, axes: dict[str, list[An
         with Pool(workers=best.workers, start_timeout=timeout) as pool:
             pooled = {**options, "pool": pool}
             probe.forget_files(dataset)
-            runs.append(probe.measure(dataset, best, seconds, step, pooled))
+            spans = None if trace is None else Trace(0)
+            runs.append(probe.measure(dataset, best, seconds, step, pooled, spans))
+            if spans is not None and trace is not None:
+                spans.write(trace)
             bar.update()
             with probe.cached(dataset) as local:
                 runs.append(probe.measure(local, best, seconds, step, pooled))

@@ -23,6 +23,7 @@ import torch
 from rayingest.cluster.pool import Pool
 from rayingest.dataset import Dataset
 from rayingest.observe.diagnose import Diagnosis, diagnose
+from rayingest.observe.trace import Trace
 from rayingest.plan.metrics import between
 from rayingest.plan.protocols import Batch
 from rayingest.storage.files import local_path
@@ -82,14 +83,18 @@ def sweep(
                 yield measure(dataset, point, seconds, step, {**options, "pool": pool})
 
 
-def measure(dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any]) -> Measured:
+def measure(
+    dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any], trace: Trace | None = None
+) -> Measured:
     """One point; `step` seconds stand for a model."""
     if point.batch is not None and dataset.batching is not None:
         dataset = replace(dataset, batching=replace(dataset.batching, size=point.batch))
     options = {**options, "prefetch": point.prefetch, "pin_memory": point.pin_memory}
     memory, shared = _in_use()
     with dataset.loader(**options) as loader:
-        return _measured(loader, point, seconds, step, memory, shared)
+        if trace is not None and loader.watch is not None:
+            loader.watch.trace(trace.span)
+        return _measured(loader, point, seconds, step, memory, shared, trace)
 
 
 def synthetic(dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any]) -> Measured:
@@ -162,7 +167,15 @@ def _by_workers(points: Iterable[Point]) -> Iterator[tuple[int, list[Point]]]:
         yield workers, [point for point in chosen if point.workers == workers]
 
 
-def _measured(loader: Loader, point: Point, seconds: float, step: float, memory: int, shared: int) -> Measured:
+def _measured(
+    loader: Loader,
+    point: Point,
+    seconds: float,
+    step: float,
+    memory: int,
+    shared: int,
+    trace: Trace | None = None,
+) -> Measured:
     batches = _endless(loader)
     for _ in range(_WARM_BATCHES):
         next(batches)
@@ -170,8 +183,15 @@ def _measured(loader: Loader, point: Point, seconds: float, step: float, memory:
     psutil.cpu_percent()
     before, begun, rows, used = loader.figures(), time.monotonic(), 0, _in_use()
     while time.monotonic() - begun < seconds:
+        asked = time.perf_counter()
         rows += len(next(batches)["__index__"])
+        waited = time.perf_counter() - asked
+        position = loader.epoch, loader.step
+        if trace is not None:
+            trace.span("wait", waited, "loop", position)
         time.sleep(step)
+        if trace is not None:
+            trace.span("step", time.perf_counter() - asked - waited, "loop", position)
         now = _in_use()
         used = max(used[0], now[0]), max(used[1], now[1])
     took = time.monotonic() - begun

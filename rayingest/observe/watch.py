@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rayingest.observe.diagnose import WAIT_SHARE, Diagnosis, diagnose
-from rayingest.plan.metrics import Figures, Metrics, Snapshot, between
+from rayingest.plan.metrics import Figures, Metrics, Snapshot, Span, between, no_span
 
 _LOOK_SECONDS = 1.0
 _LOOKS = 10
@@ -38,6 +38,7 @@ class LoaderWatch:
         self._loader: Callable[[], Any] = lambda: None
         self._lock = threading.Lock()
         self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})], maxlen=_LOOKS + 1)
+        self._traced: Span = no_span
         self._due = self._told = clock()
         self._scaled: tuple[float, Figures] = (clock(), {})
 
@@ -56,6 +57,14 @@ class LoaderWatch:
                 self._look(loader.figures())
         finally:
             self._lock.release()
+
+    def trace(self, span: Span) -> None:
+        """Tell this, from now on, what was done."""
+        self._traced = span
+
+    def span(self, stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
+        """Something was done."""
+        self._traced(stage, seconds, who, position)
 
     def findings(self, figures: Figures) -> dict[str, Any]:
         """`bottleneck`, and why and what to do, of the last ten seconds up to these figures."""

@@ -6,7 +6,7 @@ is as it is now. `stats()` is the one source: whoever exports metrics, or draws 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -104,6 +104,14 @@ METRICS = (
 COUNTED = frozenset(figure for metric in METRICS if metric.kind == "counter" for figure in metric.stages)
 
 
+Span = Callable[[str, float, str, tuple[int, int] | None], None]
+"""(stage, seconds, who, (epoch, step)): something that took so long has just ended; None where it is of many steps."""
+
+
+def no_span(stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
+    """Nobody traces."""
+
+
 class Metrics(Protocol):
     """Where figures go."""
 
@@ -122,6 +130,12 @@ class Watch(Protocol):
 
     def tick(self) -> None:
         """Look, if it is time to. Costs next to nothing where it is not. Callable from any thread."""
+
+    def span(self, stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
+        """As `Span`."""
+
+    def trace(self, span: Span) -> None:
+        """Tell this, from now on, what was done."""
 
     def findings(self, figures: Figures) -> dict[str, Any]:
         """Further figures, which follow from these."""

@@ -102,7 +102,7 @@ class Loader:
         self._pass_number = 0  # of the one pass that may run
         self._pass_ended = ""  # why those before it may not
         self._timer = StepTimer(clock)
-        self._watch = watch
+        self.watch = watch
         self._close = weakref.finalize(self, _close, source, batches, watch)
         if watch is not None:
             watch.attach(self)
@@ -156,7 +156,7 @@ class Loader:
         words, `bottleneck_settings` as options. All others are in docs/observing.md.
         """
         figures = self.figures()
-        return figures if self._watch is None else {**figures, **self._watch.findings(figures)}
+        return figures if self.watch is None else {**figures, **self.watch.findings(figures)}
 
     def figures(self) -> dict[str, Any]:
         """The source's figures and the loop's own, since the loader was made, without conclusions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,16 @@ def test_a_configuration_is_probed(cluster: Any, tmp_path: Path, monkeypatch: py
         "read: {format: webdataset, urls: data/*.tar, index: index.arrow}\nselect: {image: png}\n"
         "decode: {image: {RandomResizedCrop: 8}}\nshuffle: {seed: 3}\nbatch: {size: 8}\n"
     )
-    done = CliRunner().invoke(app, ["probe", "c.yaml", "--seconds", "0.5", "--workers", "1", "--step-ms", "5"])
+    command = ["probe", "c.yaml", "--seconds", "0.5", "--workers", "1", "--step-ms", "5"]
+    done = CliRunner().invoke(app, [*command, "--trace", "trace.json"])
     assert done.exit_code == 0, done.output
     told = done.stdout.splitlines()
     assert told[0].startswith("a batch: storage ")
     assert yaml.safe_load("\n".join(told[1:]))["loader"]["workers"] == 1
     assert "samples/s" in (tmp_path / "probe.html").read_text()
+    spans = [one for one in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if one["ph"] == "X"]
+    assert {span["name"] for span in spans} == {"read", "decode", "transfer", "assemble", "wait", "step"}
+    assert all(span["args"].keys() == {"rank", "epoch", "step"} for span in spans if span["name"] != "read")
 
 
 def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:
