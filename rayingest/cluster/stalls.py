@@ -11,14 +11,14 @@ from rayingest.plan.metrics import STALLS
 
 
 class Stalls:
-    """`clock` gives seconds. What the batch lacks is "workers" to begin with."""
+    """`clock` gives seconds. `lack`: what the batch lacks now, "workers" to begin with."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._seconds = dict.fromkeys(STALLS, 0.0)
         self._waiting_since: float | None = None
         self._looked = clock()
-        self._lack = "workers"
+        self.lack = "workers"
 
     def stats(self) -> dict[str, float]:
         """`stall_<cause>_seconds` for all causes."""
@@ -35,6 +35,6 @@ class Stalls:
     def passed(self, lack: str) -> None:
         """Until now the batch lacked what was said the last time, from now on this; "" for nothing that is known."""
         now, since = self._clock(), self._waiting_since
-        if since is not None and self._lack:
-            self._seconds[self._lack] += max(0.0, now - max(since, self._looked))
-        self._looked, self._lack = now, lack
+        if since is not None and self.lack:
+            self._seconds[self.lack] += max(0.0, now - max(since, self._looked))
+        self._looked, self.lack = now, lack

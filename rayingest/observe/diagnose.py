@@ -65,7 +65,7 @@ def diagnose(seen: Snapshot) -> Diagnosis:
     cause = max(causes, key=lambda name: causes[name]) if total else ""
     waits = f"the loop waits {share:.0%} of its time"
     if total:
-        waits += f", {causes[cause] / total:.0%} of that for {_WORDS[cause]}"
+        waits += f", {causes[cause] / total:.0%} of that for {STALLS[cause]}"
     if cause in {"read", "decode"} and (slow := _slow_node(seen, cause)) is not None:
         return Diagnosis("slow node", share, f"{waits}; {slow[1]}", f"mend node {slow[0]}, or take it out")
     name, advice, settings = _NAMED[cause](seen) if cause else ("unknown", "", {})
@@ -87,15 +87,6 @@ def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
         )
         return Diagnosis("slow rank", shares[worst], evidence, found.advice, found.settings)
     return found
-
-
-_WORDS = {
-    "workers": "a worker to come",
-    "read": "blocks being read",
-    "room": "room in the object store",
-    "decode": "decoding",
-    "transfer": "what is decoded to be brought here and put together",
-}
 
 
 def _storage(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:

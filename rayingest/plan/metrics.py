@@ -16,10 +16,14 @@ Figures = Mapping[str, Any]
 NODES = "nodes"
 """The figure that holds, by node, those figures that are of the work done there: the parts of their totals."""
 
-STALLS = ("workers", "read", "room", "decode", "transfer")
-"""What the batch that was due lacked while the loop waited for it: any worker at all, blocks that were being read, room
-for them or for what is made of them, decoding, or nothing but to be brought over.
-"""
+STALLS = {
+    "workers": "a worker to come",
+    "read": "blocks being read",
+    "room": "room in the object store",
+    "decode": "decoding",
+    "transfer": "what is decoded to be brought here and put together",
+}
+"""What the loop waits for, by what the batch that is due lacks; in words."""
 
 
 @dataclass(frozen=True)
