@@ -9,6 +9,7 @@ INSTALLED := .venv/.installed
 demo: setup
 	$(BIN)/python jobs/train_digits.py
 
+# With Debian's package `prometheus` installed its configuration is checked too; `jobs/check_dashboards.py` checks more.
 test: setup
 	$(BIN)/pytest
 

@@ -11,6 +11,8 @@ from tqdm import tqdm
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.formats.indexing import index_locally
+from rayingest.observe.rescale import Rescale
+from rayingest.observe.watch import LoaderWatch
 from rayingest.options import (
     AfterCopy,
     Bytes,
@@ -29,6 +31,7 @@ from rayingest.options import (
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.manifest import Manifest
+from rayingest.plan.metrics import Watch
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
@@ -124,7 +127,8 @@ def make_loader(
 
     Args:
         rank, world_size: both or neither; else those of Ray Train, of torch.distributed, of RANK and WORLD_SIZE.
-        workers: decoders of this rank, 1 CPU each; 0 does everything in this process, without Ray.
+        workers: decoders of this rank, 1 CPU each; (least, most) for as many as keep the loop from waiting; 0 does
+            everything in this process, without Ray.
         device: where the batches' tensors are to be.
         max_bytes: bytes in the object store for this loader; default: this rank's part of 40 % of the node's store.
         prefetch: batches that are made, and copied to the device, in advance.
@@ -153,7 +157,7 @@ def make_loader(
     ranks = find_ranks(rank, world_size)
     if dataset.sampling is None:
         check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
-    on_ray = workers > 0 or pool is not None
+    on_ray = workers != 0 or pool is not None
     if on_ray:
         from rayingest.cluster.session import connect
 
@@ -168,10 +172,19 @@ def make_loader(
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
     if on_ray:
+        from rayingest.cluster.metrics import RayMetrics
+        from rayingest.cluster.pool import Pool
+
         limits = _limits(stream, ranks, max_bytes, prefetch)
-        source = _cluster_source(stream, ranks, workers, pool, slots, limits, epochs, start_timeout, kept)
+        own = pool is None
+        if pool is None:
+            pool = Pool(workers if isinstance(workers, int) else workers[0], start_timeout=start_timeout)
+        rescale = None if isinstance(workers, int) else Rescale(pool, *workers)
+        watch = LoaderWatch(RayMetrics(ranks.rank), rescale=rescale)
+        source = _cluster_source(stream, ranks, pool, own, slots, limits, epochs, kept, watch)
     else:
-        source = _local_source(stream, max_bytes, kept)
+        watch = LoaderWatch()
+        source = _local_source(stream, max_bytes, kept, watch)
     pipeline = stream.work.pipeline
     codec = StateCodec(planner.fingerprint, planner.order, pipeline.path, pipeline.code_mark)
     return Loader(
@@ -183,6 +196,7 @@ def make_loader(
         pin_memory=pin_memory,
         epochs=epochs,
         after_copy=after_copy,
+        watch=watch,
     )
 
 
@@ -248,31 +262,38 @@ def _steps_ahead(stream: Stream, world_size: int) -> int:
 def _cluster_source(
     stream: Stream,
     ranks: Ranks,
-    workers: int,
-    pool: Pool | None,
+    pool: Pool,
+    own: bool,
     slots: SlotPool,
     limits: Limits,
     epochs: int | None,
-    start_timeout: float,
     quarantine: Quarantine | None,
+    watch: Watch,
 ) -> BatchSource:
     from rayingest.cluster import budget
     from rayingest.cluster.feeder import Feeder
-    from rayingest.cluster.pool import Pool
 
-    own = pool is None
-    pool = Pool(workers, start_timeout=start_timeout) if pool is None else pool
     pool.open(ranks.rank, ranks.world_size)
-    source = Feeder(stream, pool, slots, limits, epochs=epochs, owns_pool=own, quarantine=quarantine)
+    source = Feeder(
+        stream,
+        pool,
+        slots,
+        limits,
+        epochs=epochs,
+        owns_pool=own,
+        quarantine=quarantine,
+        tick=watch.tick,
+        span=watch.span,
+    )
     budget.count_loader(source, ranks.rank)
     return source
 
 
-def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine | None) -> BatchSource:
+def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine | None, watch: Watch) -> BatchSource:
     from rayingest.local import LocalSource
 
     if max_bytes is None:
         order, manifest = stream.planner.order, stream.manifest
         window = order.window_steps * order.batch / stream.planner.world_size
         max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / manifest.num_samples))
-    return LocalSource(stream, max_bytes, quarantine)
+    return LocalSource(stream, max_bytes, quarantine, watch.tick)

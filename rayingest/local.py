@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError, IngestError
-from rayingest.plan.protocols import Batch
+from rayingest.plan.protocols import Batch, array_bytes
 from rayingest.plan.standins import FilledStep
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
@@ -24,17 +25,26 @@ from rayingest.transforms.pipeline import Samples
 class LocalSource:
     """A batch source that works when asked. Keeps up to `max_bytes` of raw blocks, those used last.
 
-    `quarantine` is where samples go that the stream's work skips.
+    `quarantine` is where samples go that the stream's work skips. `tick` is called with every batch.
     """
 
-    def __init__(self, stream: Stream, max_bytes: int, quarantine: Quarantine | None = None) -> None:
-        self._stream, self._max_bytes, self._quarantine = stream, max_bytes, quarantine
+    def __init__(
+        self,
+        stream: Stream,
+        max_bytes: int,
+        quarantine: Quarantine | None = None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._stream, self._max_bytes, self._quarantine, self._tick = stream, max_bytes, quarantine, tick
         self._steps = stream.steps(0, 0)
         self._tables: OrderedDict[int, pa.Table] = OrderedDict()
         self._held = 0
         self._broken: dict[int, DataError] = {}  # blocks that cannot be read, once that is known
         self._closed = False
-        self._counts = {"read_seconds": 0.0, "decode_seconds": 0.0, "blocks_read": 0, "bytes_read": 0, "samples": 0}
+        self._counts: dict[str, float] = {
+            **dict.fromkeys(("read_seconds", "decode_seconds"), 0.0),
+            **dict.fromkeys(("blocks_read", "bytes_read", "samples", "steps", "bytes_assembled"), 0),
+        }
 
     def start(self, epoch: int, step: int) -> None:
         self._steps = self._stream.steps(epoch, step)
@@ -51,6 +61,9 @@ class LocalSource:
         read = self._counts["read_seconds"] - read_before
         self._counts["decode_seconds"] += time.perf_counter() - begun - read
         self._counts["samples"] += step.own.rows
+        self._counts["steps"] += 1
+        self._counts["bytes_assembled"] += array_bytes(columns)
+        self._tick()
         if self._quarantine is not None:
             self._quarantine.admit(step.own.rows, self._stream.bad(step))
         return Batch(step.own.epoch, step.own.step, self._stream.complete(step.picks, columns))
@@ -59,7 +72,10 @@ class LocalSource:
         return False  # the work is done in `get`
 
     def stats(self) -> dict[str, Any]:
-        return {**self._counts, **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts)}
+        counts = self._counts
+        # The loop waits for nothing else than this work.
+        stalls = {"stall_read_seconds": counts["read_seconds"], "stall_decode_seconds": counts["decode_seconds"]}
+        return {**counts, **stalls, **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts)}
 
     def close(self) -> None:
         self._closed = True

@@ -103,6 +103,20 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
+def _decoders(value: Any) -> int | tuple[int, int]:
+    if isinstance(value, bool):
+        raise TypeError
+    if not isinstance(value, (list, tuple)):
+        number = operator.index(value)
+        if number < 0:
+            raise ValueError
+        return number
+    least, most = (_decoders(number) for number in value)
+    if not isinstance(least, int) or not isinstance(most, int) or not 1 <= least <= most:
+        raise ValueError
+    return least, most
+
+
 def _count_or_part(value: Any) -> int | float:
     number = int(value) if isinstance(value, numbers.Integral) else _real(value)
     if isinstance(value, bool) or number < 0 or (isinstance(number, float) and not 0 < number <= 1):
@@ -199,7 +213,10 @@ Folder = Annotated[str | os.PathLike[str], kind("a folder of this machine's", _f
 StorageOptions = Annotated[
     Mapping[str, Any], kind("a mapping of what fsspec takes, as in {'anon': True}", _mapping, hidden=True)
 ]
-Decoders = Annotated[int, whole("a whole number of decoders, 0 for none (and no Ray)")]
+Decoders = Annotated[
+    int | tuple[int, int],
+    kind("a whole number of decoders, 0 for none (and no Ray), or (least, most) for as many as it takes", _decoders),
+]
 Device = Annotated[Any, kind("'cpu', 'cuda' or 'cuda:<index>'", _device)]
 AfterCopy = Annotated[
     Mapping[str, Callable[[Any], Any]],

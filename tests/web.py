@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,6 +15,7 @@ class WebServer:
         self.files: dict[str, bytes] = {}
         self.failures: list[int] = []
         self.down = 0  # the status of every answer, where not 0
+        self.delay = 0.0  # seconds until each answer
         self.requests: list[str] = []
         outer = self
 
@@ -31,6 +33,7 @@ class WebServer:
 
             def answer(self, body: bool) -> None:
                 outer.requests.append(f"{self.command} {self.path}")
+                time.sleep(outer.delay)
                 data = outer.files.get(self.path.partition("?")[0])
                 status = outer.failures.pop(0) if outer.failures and body else 200 if data is not None else 404
                 status = outer.down or status

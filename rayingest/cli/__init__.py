@@ -1,4 +1,4 @@
-"""The command line: checks a configuration against its data, makes indexes, shows and verifies data.
+"""The command line: checks a configuration against its data, makes indexes, shows and verifies data, takes more in.
 
 Owns what is printed. Errors of ours are told in a line or two on stderr, with exit status 1; `--debug` shows where they
 come from.
@@ -21,6 +21,7 @@ from rayingest.cli.verify import Verification
 from rayingest.config import load_config
 from rayingest.errors import IngestError
 from rayingest.formats.indexing import index_locally
+from rayingest.observe.commands import add_commands
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import ORDER_VERSION, Order
 from rayingest.storage.index_cache import IndexCache
@@ -164,6 +165,9 @@ def _errors_told(debug: bool) -> Iterator[None]:
             raise
         typer.echo(f"rayingest: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+add_commands(app, _errors_told)
 
 
 def _data_rows(manifest: Manifest, cache: IndexCache) -> dict[str, list[str]]:

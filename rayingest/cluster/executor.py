@@ -21,8 +21,10 @@ from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.decoder import BlockNote, PartOrder
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
+from rayingest.cluster.timings import Timings
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
+from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.planner import Picks
 from rayingest.stream import Stream
 
@@ -39,30 +41,26 @@ _FREE_SECONDS = 2.0
 
 @dataclass(eq=False)
 class _Call:
-    """A task of dispatch's as Ray has it; `parcel` and `meta`, the first, small answer, are a decode's."""
+    """A task of dispatch's as Ray has it.
+
+    `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when that came; `position` the first
+    step's epoch and number.
+    """
 
     command: ev.Read | ev.Decode
     member: Member
     refs: list[Any]
     parcel: Parcel | None = None
     meta: Any = None
-
-
-@dataclass
-class Timings:
-    """What the workers said that it took."""
-
-    read_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    bytes_read: int = 0
-    storage_retries: int = 0
+    answered: float = 0.0
+    position: tuple[int, int] | None = None
 
 
 class Executor:
     """The calls, blocks and outputs of one stream."""
 
-    def __init__(self, stream: Stream, pool: Pool, tell: Tell) -> None:
-        self._stream, self._pool, self._tell = stream, pool, tell
+    def __init__(self, stream: Stream, pool: Pool, tell: Tell, span: Span = no_span) -> None:
+        self._stream, self._pool, self._tell, self._span = stream, pool, tell, span
         self._key = uuid.uuid4().hex
         self.briefing = Briefing(stream, pool, self._key, self._when_done)
         self._node = ray.get_runtime_context().get_node_id()
@@ -74,7 +72,7 @@ class Executor:
         self._outputs: dict[int, dict[int, Any]] = {}
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
         self._given_up: deque[tuple[float, int]] = deque()
-        self.timings = Timings()
+        self._timings = Timings()
 
     # What happened
 
@@ -114,18 +112,18 @@ class Executor:
             return self._failed(task, call, error)
         if call.parcel is not None:
             self._holdings.settle(call.parcel, arrived=True)
-            call.meta = future.result()
+            call.meta, call.answered = future.result(), time.monotonic()
+            self._span("decode", call.meta.seconds, call.member.name, call.position)
             self._when_done(call.refs[1], "output", task)
             return []
         fetched = future.result()
         self._end(task, done=fetched.error is None)
-        self.timings.storage_retries += fetched.retries
+        self._timings.see_read(call.member.node, fetched)
+        self._span("read", fetched.seconds, call.member.name, None)
         if fetched.error is not None:
             return [ev.ReadFailed(task, fetched.error, final=True)]
         refs = ((ref, call.member.node) for ref in call.refs[1:])
         self._arrived[task] = dict(zip(call.command.blocks, refs, strict=True))
-        self.timings.read_seconds += fetched.seconds
-        self.timings.bytes_read += sum(fetched.nbytes)
         return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
@@ -138,7 +136,11 @@ class Executor:
             return self._failed(task, call, error)
         self._end(task)
         self._outputs[task] = dict(enumerate(future.result()))
-        self.timings.decode_seconds += call.meta.seconds
+        assert isinstance(call.command, ev.Decode)
+        samples = sum(len(part.rows) for part in call.command.parts)
+        transfer = time.monotonic() - call.answered
+        self._timings.see_decode(call.member.node, call.meta, samples, transfer)
+        self._span("transfer", transfer, call.member.name, call.position)
         copies = 1 if call.member.node == self._node else 2
         parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
         return [ev.DecodeDone(task, parts, call.meta.seconds)]
@@ -229,6 +231,8 @@ class Executor:
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
         method = member.actor.decode.options(num_returns=2)
         self._begin(command, member, method.remote(self._key, orders, note, *parcel.refs), "decode", parcel)
+        first = picks_of(command.parts[0].step)
+        self._calls[command.task].position = first.epoch, first.step
 
     def drop(self, numbers: tuple[int, ...]) -> None:
         """Give up blocks, if they did not go with their node before dispatch heard of it."""
@@ -263,12 +267,26 @@ class Executor:
         for kept in (self._members, self._calls, self._arrived, self._holdings, self._outputs):
             kept.clear()
 
-    def under_way(self) -> str:
-        """In words, what is being waited for."""
+    def stats(self) -> dict[str, Any]:
+        """What the workers said that it took, all together and by node; tasks under way."""
         calls = list(self._calls.values())
         reads = sum(isinstance(call.command, ev.Read) for call in calls)
+        return {**self._timings.stats(), "reads_under_way": reads, "decodes_under_way": len(calls) - reads}
+
+    def under_way(self) -> str:
+        """In words, what is being waited for."""
+        stats = self.stats()
         decoders = sum(member.role == "decoder" for member in self._pool.members)
-        return f"{reads} reads and {len(calls) - reads} decodes are under way on {decoders} decoders"
+        return (
+            f"{stats['reads_under_way']} reads and {stats['decodes_under_way']} decodes are under way on "
+            f"{decoders} decoders"
+        )
+
+    @property
+    def only_fetches(self) -> bool:
+        """Whether all that is still lacking from the decodes under way is that it be brought here."""
+        decodes = [call for call in self._calls.values() if call.parcel is not None]
+        return bool(decodes) and all(call.meta is not None for call in decodes)
 
     def _send_letters(self, now: float) -> None:
         if now - self._letters_sent < _LETTER_SECONDS:

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,13 @@ from rayingest.cluster.budget import uncount_loader
 from rayingest.cluster.executor import Executor
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.reader import BLOCK_OVERHEAD
+from rayingest.cluster.stalls import Stalls
 from rayingest.cluster.walk import Walk
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
-from rayingest.plan.protocols import Batch, BufferPool
+from rayingest.plan.metrics import STALLS, Span, no_span
+from rayingest.plan.protocols import Batch, BufferPool, array_bytes
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
 
@@ -33,6 +35,7 @@ _ROW_OVERHEAD = 64
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _FREE_LOOK_SECONDS = 0.05
+_PATIENCE_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0
 
 _log = logging.getLogger("rayingest")
@@ -51,7 +54,8 @@ class Feeder:
     """The batch source over Ray.
 
     `buffers` is where batches are put; `epochs` the epoch that it does not run on to. It closes the pool with itself
-    where it `owns_pool`. `quarantine` is where samples go that the stream's work skips.
+    where it `owns_pool`. `quarantine` is where samples go that the stream's work skips. `tick` is called whenever
+    something happened, and twice a second where nothing does; `span` with what was done.
     """
 
     def __init__(
@@ -64,13 +68,17 @@ class Feeder:
         epochs: int | None = None,
         owns_pool: bool = False,
         quarantine: Quarantine | None = None,
+        tick: Callable[[], None] = lambda: None,
+        span: Span = no_span,
     ) -> None:
         self._stream, self._pool, self._buffers, self._limits, self._epochs = stream, pool, buffers, limits, epochs
-        self._owns_pool, self._quarantine = owns_pool, quarantine
+        self._owns_pool, self._quarantine, self._tick = owns_pool, quarantine, tick
+        self._stalls = Stalls(time.monotonic)
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         # The start it belongs to, the batch or what stands in its place, what is wrong with samples left out of it.
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = queue.SimpleQueue()
-        self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)))
+        self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)), span)
+        self._span = span
         row_bytes = stream.work.pipeline.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
         sizes = stream.manifest.nbytes + _ROW_OVERHEAD * stream.manifest.samples + BLOCK_OVERHEAD
         self._dispatch = Dispatch(sizes, limits, row_bytes)
@@ -82,7 +90,7 @@ class Feeder:
         self._looked = 0.0
         self._walk = Walk(stream, 0, 0, 0, {})
         self._broken: dict[int, DataError] = {}  # blocks that cannot be read, once that is known
-        self._counts = {"samples": 0, "steps": 0, "peak_bytes": 0}
+        self._counts = {"samples": 0, "steps": 0, "peak_bytes": 0, "assemble_seconds": 0.0, "bytes_assembled": 0}
         self._thread = threading.Thread(target=self._run, name="rayingest-feeder", daemon=True)
         self._thread.start()
         pool.subscribe(self)
@@ -94,6 +102,13 @@ class Feeder:
         self._inbox.put(_Arrival("start", (self._generation, epoch, step)))
 
     def get(self) -> Batch:
+        self._stalls.wait()
+        try:
+            return self._next()
+        finally:
+            self._stalls.served()
+
+    def _next(self) -> Batch:
         waited = 0.0
         while True:
             if self._closed:
@@ -105,8 +120,9 @@ class Feeder:
             except queue.Empty:
                 waited += _LOOK_SECONDS
                 self._pool.check_started()
-                if waited % _SILENCE_SECONDS == 0:
-                    _log.warning("no batch for %.0f s: %s", waited, self._executor.under_way())
+                if waited == _PATIENCE_SECONDS or waited % _SILENCE_SECONDS == 0:
+                    words = STALLS.get(self._stalls.lack, "what comes next")
+                    _log.warning("no batch for %.0f s: waiting for %s; %s", waited, words, self._executor.under_way())
                 continue
             if generation != self._generation:
                 continue
@@ -124,13 +140,16 @@ class Feeder:
         dispatch = self._dispatch
         return {
             **self._counts,
-            **vars(self._executor.timings),
+            **self._executor.stats(),
+            **self._stalls.stats(),
             **dispatch.counts,
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
             "blocks_reread": dispatch.residency.rereads,
             "bytes_in_flight": dispatch.held,
             "max_bytes": self._limits.max_bytes,
+            "batches_ready": self._outbox.qsize(),
             "readers": sum(member.role == "reader" for member in self._pool.members),
+            "decoders_wanted": self._pool.workers,
             "decoders": sum(member.role == "decoder" for member in self._pool.members),
         }
 
@@ -165,11 +184,14 @@ class Feeder:
                 happened = self._wait()
                 if self._closed:
                     break
+                self._stalls.passed("transfer")
                 commands = self._dispatch.handle(*happened)
                 self._executor.settle([command for command in commands if isinstance(command, ev.Discard)])
                 for command in commands:
                     self._obey(command)
                 self._counts["peak_bytes"] = max(self._counts["peak_bytes"], self._dispatch.held)
+                self._stalls.passed(self._lack())
+                self._tick()
         except BaseException as error:
             # The thread's boundary: whatever ended it, the consumer must hear of it instead of waiting for ever.
             if not self._closed:
@@ -239,6 +261,10 @@ class Feeder:
             case ev.Fail(reason, blocks, error):
                 self._fail(self._explained(reason, blocks, error))
 
+    def _lack(self) -> str:
+        lack = self._dispatch.lack()
+        return "transfer" if lack == "decode" and self._executor.only_fetches else lack
+
     def _deliver(self, command: ev.Deliver) -> None:
         filled = self._walk.take()
         parts = [(output.rows, self._executor.take(output)) for output in command.outputs]
@@ -248,9 +274,15 @@ class Feeder:
                 error = self._stream.named(error, filled.own, command.row)
             self._outbox.put((self._serving, error, ()))
             return
+        begun = time.perf_counter()
         batch = assemble_batch(self._stream, filled.picks, parts, self._buffers)
+        took = time.perf_counter() - begun
+        self._counts["assemble_seconds"] += took
+        self._span("assemble", took, "feeder", (batch.epoch, batch.step))
+        self._counts["bytes_assembled"] += array_bytes(batch.columns)
         self._counts["samples"] += filled.own.rows
         self._counts["steps"] += 1
+        self._stalls.passed("")
         self._outbox.put((self._serving, batch, self._stream.bad(filled)))
 
     def _fail(self, error: BaseException) -> None:

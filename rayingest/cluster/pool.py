@@ -39,10 +39,13 @@ _pools = itertools.count()
 
 
 class Loss(enum.Enum):
-    """How a member was lost: it ended (perhaps because of what it did), or it is out of reach with its node."""
+    """How a member was lost: it ended (perhaps because of what it did), it is out of reach with its node, or it was
+    sent away.
+    """
 
     BY_ITSELF = enum.auto()
     WITH_NODE = enum.auto()
+    DISMISSED = enum.auto()
 
 
 @dataclass(eq=False)
@@ -133,6 +136,22 @@ class Pool:
             nodes = _nodes_alive()
             if len(nodes) == 1:  # the reader's place is known before any decoder runs: they start side by side
                 self._add_reader(*nodes)
+            self._ask()
+
+    def resize(self, workers: int) -> None:
+        """Have so many decoders from now on: ask for more, or send those away that came last."""
+        with self._lock:
+            if self._closed or not self._prefix:
+                return
+            self.workers = workers
+            decoders = [member for member in self._members.values() if member.role == "decoder"]
+            asked = [member for member in self._pending.values() if member.role == "decoder"]
+            surplus = max(0, len(decoders) + len(asked) - workers)
+            for member in asked[len(asked) - min(surplus, len(asked)) :]:
+                del self._pending[member.name]
+                _end(member)
+            for member in decoders[len(decoders) - max(0, surplus - len(asked)) :]:
+                self._give_up(member, Loss.DISMISSED)
             self._ask()
 
     def subscribe(self, subscriber: Subscriber) -> None:

@@ -121,6 +121,10 @@ class Backlog:
         later = itertools.islice(self._pieces, 1, None)
         return [piece for step in later for piece in step if piece.state is PieceState.DONE and piece.error is None]
 
+    def due_pieces(self) -> list[Piece]:
+        """The pieces of the step due, none where it has not been looked at."""
+        return self._pieces[0] if self._pieces else []
+
     def due_output_bytes(self) -> int:
         """Bytes charged for outputs of the step due."""
-        return sum(piece.charged + piece.nbytes for piece in self._pieces[0]) if self._pieces else 0
+        return sum(piece.charged + piece.nbytes for piece in self.due_pieces())

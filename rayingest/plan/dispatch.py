@@ -45,6 +45,20 @@ class Dispatch(Outcomes):
         commands, self._commands = self._commands, []
         return commands
 
+    def lack(self) -> str:
+        """What the step due is not done for, one of `metrics.STALLS`; "" where it is done, or nothing is to be done."""
+        undone = [piece for piece in self.backlog.due_pieces() if piece.state is not PieceState.DONE]
+        if not undone:
+            return ""
+        if not (self.workforce.slots("reader") and self.workforce.slots("decoder")):
+            return "workers"
+        if any(piece.state is PieceState.WAITING and piece.missing for piece in undone):
+            idle = self.workforce.free("reader") is not None and self.residency.next_wanted() is not None
+            return "room" if idle else "read"
+        ready = self.backlog.next_ready()
+        near = ready is not None and ready.step <= self.backlog.due + self._decode_ahead() and self.pace.measured
+        return "room" if near and self.workforce.free("decoder") is not None else "decode"
+
     def _walk(self) -> None:
         """Take up the steps that blocks may be fetched for: not many at once, and none before it is of use."""
         backlog = self.backlog

@@ -19,6 +19,11 @@ Columns = dict[str, Column]
 """Fields by name, all of one length."""
 
 
+def array_bytes(columns: Columns) -> int:
+    """Bytes of those fields that are arrays."""
+    return sum(column.nbytes for column in columns.values() if isinstance(column, np.ndarray))
+
+
 class Buffer(Protocol):
     """Memory for the arrays of one batch."""
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from rayingest.errors import ConfigError, IngestError
+from rayingest.plan.metrics import Watch
 from rayingest.plan.protocols import BatchSource
 from rayingest.trainer.device import CudaBackend, resolve_device, resolve_pin
 from rayingest.trainer.prefetch import AfterCopy, Batches, DevicePrefetcher, HostBatches, Position, Values
@@ -61,6 +62,7 @@ class Loader:
         epochs: how many epochs there will be: nothing is fetched past them before it is asked for. None: no end.
         after_copy: by field, a function of its tensor, run on the device on the consumer's stream.
         clock: seconds, for `stats`.
+        watch: who draws conclusions for `stats` from the figures; closed with the loader.
 
     Raises:
         ConfigError: a device or an option that cannot be had.
@@ -78,6 +80,7 @@ class Loader:
         epochs: int | None = None,
         after_copy: AfterCopy | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        watch: Watch | None = None,
     ) -> None:
         try:
             self.device = resolve_device(device)
@@ -99,7 +102,10 @@ class Loader:
         self._pass_number = 0  # of the one pass that may run
         self._pass_ended = ""  # why those before it may not
         self._timer = StepTimer(clock)
-        self._close = weakref.finalize(self, _close, source, batches)
+        self.watch = watch
+        self._close = weakref.finalize(self, _close, source, batches, watch)
+        if watch is not None:
+            watch.attach(self)
 
     @property
     def epoch(self) -> int:
@@ -142,18 +148,24 @@ class Loader:
         self._move((epoch, step) if step < max(self._steps, 1) else (epoch + 1, 0), "load_state_dict was called")
 
     def stats(self) -> dict[str, Any]:
-        """The source's figures and the loop's own, since the loader was made.
+        """The figures since the loader was made, and what they say of the last ten seconds.
 
         `batches` received; `wait_seconds` spent waiting for them; `step_seconds` between receiving one and asking for
         the next; `wait_share` of the first in both, 0 to 1; `slots` and `slot_bytes` of host memory, `pinned_bytes`
-        of it.
+        of it. `bottleneck`: what is short, "consumer" where nothing is; `bottleneck_evidence`, `bottleneck_advice` in
+        words, `bottleneck_settings` as options. All others are in docs/observing.md.
         """
+        figures = self.figures()
+        return figures if self.watch is None else {**figures, **self.watch.findings(figures)}
+
+    def figures(self) -> dict[str, Any]:
+        """The source's figures and the loop's own, since the loader was made, without conclusions."""
         own = {
             "slots": self._slots.slots,
             "slot_bytes": self._slots.nbytes,
             "pinned_bytes": self._slots.pinned_bytes,
         }
-        return {**self._source.stats(), **self._timer.stats(), **own}
+        return {**self._source.stats(), **self._timer.stats(), **self._batches.stats(), **own}
 
     def close(self) -> None:
         """Close the source and give back everything but the batches already handed out. Idempotent."""
@@ -263,8 +275,10 @@ def _batches(
     )
 
 
-def _close(source: BatchSource, batches: Batches) -> None:
+def _close(source: BatchSource, batches: Batches, watch: Watch | None) -> None:
     try:
         source.close()
     finally:
         batches.close()
+        if watch is not None:
+            watch.close()

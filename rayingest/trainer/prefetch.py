@@ -14,6 +14,7 @@ Nothing here waits for the device: events are asked, at the next call again. Ref
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ class Batches(Protocol):
     def reset(self) -> None:
         """Forget what was fetched ahead: the source is about to start elsewhere."""
 
+    def stats(self) -> dict[str, Any]:
+        """Figures of copying to the device."""
+
     def close(self) -> None:
         """Give back all memory. Idempotent."""
 
@@ -65,6 +69,9 @@ class HostBatches:
 
     def reset(self) -> None:
         pass
+
+    def stats(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         pass
@@ -107,6 +114,7 @@ class DevicePrefetcher:
         self._failure: Exception | None = None  # of the batch after the last one in `_issued`
         # Host tensors with a copy under way, in the order of the copies; one stream completes them in that order.
         self._copying: deque[tuple[Event, list[torch.Tensor]]] = deque()
+        self._copy_seconds, self._bytes_copied = 0.0, 0
 
     def next(self) -> tuple[Position, Values]:
         self._release_copied()
@@ -123,6 +131,10 @@ class DevicePrefetcher:
     def reset(self) -> None:
         self._issued.clear()
         self._failure = None
+
+    def stats(self) -> dict[str, Any]:
+        """`bytes_copied`, and `copy_seconds` that issuing the copies took: the device does them in its own time."""
+        return {"copy_seconds": self._copy_seconds, "bytes_copied": self._bytes_copied}
 
     def close(self) -> None:
         self.reset()
@@ -145,6 +157,7 @@ class DevicePrefetcher:
             self._failure = error
 
     def _copy(self, batch: Batch) -> _Issued:
+        begun = time.perf_counter()
         columns = batch.columns
         if batch.buffer is None and self._staging is not None:
             columns = _staged(columns, self._staging)
@@ -160,6 +173,8 @@ class DevicePrefetcher:
         finally:  # a copy that cannot be issued leaves those before it under way
             event = self._backend.record(self._backend.copy_stream)
             self._copying.append((event, sources))
+            self._copy_seconds += time.perf_counter() - begun
+            self._bytes_copied += sum(source.nbytes for source in sources)
         return _Issued((batch.epoch, batch.step), values, event)
 
     def _hand_over(self, issued: _Issued) -> Values:

@@ -1,0 +1,157 @@
+"""The commands `rayingest probe` and `rayingest top`. Own what is asked and printed; measure and draw nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from rayingest.config import load_config
+from rayingest.errors import ConfigError
+
+Told = Callable[[bool], AbstractContextManager[None]]
+"""Given whether to debug, the context in which errors of ours are told in a line."""
+
+_ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+
+
+def add_commands(app: typer.Typer, errors_told: Told) -> None:
+    """Give the command line these commands."""
+
+    @app.command()
+    def probe(
+        config: _ConfigPath,
+        seconds: Annotated[float, typer.Option(min=0.5, help="How long each point is measured.")] = 5.0,
+        step_ms: Annotated[float, typer.Option(min=0.0, help="What a step of the model would take.")] = 0.0,
+        workers: Annotated[str, typer.Option(help="Numbers of workers, as in 1,2,4; default: up to the CPUs.")] = "",
+        prefetch: Annotated[str, typer.Option(help="As in 1,2,4.")] = "2",
+        batch: Annotated[str, typer.Option(help="Sizes of a step; default: the configuration's.")] = "",
+        pin: Annotated[str, typer.Option(help="default, on, off, or several of them.")] = "default",
+        report: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("probe.html"),
+        trace: Annotated[Path | None, typer.Option(help="Where to write a Chrome trace of the cold run.")] = None,
+        debug: _Debug = False,
+    ) -> None:
+        """Measure a configuration's pipeline without a model: which settings suffice, and what the data costs."""
+        with errors_told(debug):
+            axes = {
+                "workers": _numbers("workers", workers or ",".join(map(str, _up_to_cpus()))),
+                "prefetch": _numbers("prefetch", prefetch),
+                "batch": _numbers("batch", batch) if batch else [None],
+                "pin": [_pin(word) for word in pin.split(",")],
+            }
+            _probe(config, seconds, step_ms, axes, report, trace)
+
+    @app.command()
+    def top(
+        address: Annotated[str, typer.Option(help="The cluster's; default: RAY_ADDRESS, or one here.")] = "auto",
+        every: Annotated[float, typer.Option(min=0.5, help="Seconds; Ray has new figures every 10.")] = 10.0,
+        times: Annotated[int, typer.Option(min=0, help="How often; 0 until it is interrupted.")] = 0,
+        debug: _Debug = False,
+    ) -> None:
+        """Show the loaders that run on a cluster: rates, waits, queues, and what is short."""
+        with errors_told(debug):
+            _top(address, every, times)
+
+
+def _top(address: str, every: float, times: int) -> None:
+    import ray
+
+    from rayingest.observe.top import parse, scrape, snapshots, table
+
+    if not ray.is_initialized():
+        try:
+            ray.init(address=os.environ.get("RAY_ADDRESS", address), log_to_driver=False, logging_level="error")
+        except ConnectionError as error:
+            raise ConfigError(f"no Ray cluster answers at {address}: {error}; give --address") from error
+    before, then = parse(scrape(ray.nodes())), time.monotonic()
+    for number in itertools.count(1):
+        time.sleep(every)
+        after, now = parse(scrape(ray.nodes())), time.monotonic()
+        lines = table(snapshots(before, after, now - then))
+        before, then = after, now
+        if sys.stdout.isatty():
+            typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
+        typer.echo("\n".join(lines))
+        if number == times:
+            return
+
+
+def _probe(
+    config: Path, seconds: float, step_ms: float, axes: dict[str, list[Any]], report: Path, trace: Path | None
+) -> None:
+    from rayingest.cluster.pool import Pool
+    from rayingest.cluster.session import connect
+    from rayingest.observe import probe
+    from rayingest.observe.report import page, recommendation
+    from rayingest.observe.trace import Trace
+
+    loaded = load_config(config)
+    dataset, options = loaded.dataset(), loaded.loader_options()
+    options = {name: options[name] for name in options if name not in {"workers", "prefetch", "pin_memory", "epochs"}}
+    options |= {"rank": 0, "world_size": 1}
+    timeout = options.get("start_timeout", 60.0)
+    connect(timeout)
+    points = [
+        probe.Point(*each) for each in itertools.product(*(axes[n] for n in ("workers", "prefetch", "pin", "batch")))
+    ]
+    step = step_ms / 1e3
+    measured = []
+    with tqdm(total=len(points) + 3, desc="probing", unit="point") as bar:
+        for one in probe.sweep(dataset, points, seconds, step, options, timeout):
+            measured.append(one)
+            bar.set_postfix_str(f"{one.point.workers} worker(s): {one.samples_per_second:,.0f} samples/s")
+            bar.update()
+        best = probe.knee(measured).point
+        runs = []
+        with Pool(workers=best.workers, start_timeout=timeout) as pool:
+            pooled = {**options, "pool": pool}
+            probe.forget_files(dataset)
+            spans = None if trace is None else Trace(0)
+            runs.append(probe.measure(dataset, best, seconds, step, pooled, spans))
+            if spans is not None and trace is not None:
+                spans.write(trace)
+            bar.update()
+            with probe.cached(dataset) as local:
+                runs.append(probe.measure(local, best, seconds, step, pooled))
+                bar.update()
+        runs.append(probe.synthetic(dataset, best, seconds, step, options))
+        bar.update()
+    parts = probe.split(*runs)
+    report.write_text(page(f"Probe of {config}", measured, parts, step_ms))
+    typer.echo(
+        f"a batch: storage {1e3 * parts.storage:.1f} ms, decoding {1e3 * parts.decode:.1f} ms, "
+        f"the rest {1e3 * parts.rest:.1f} ms"
+    )
+    typer.echo(recommendation(measured), nl=False)
+    typer.echo(f"# the whole report: {report}")
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise ConfigError(f"--{name} {text}: whole numbers, 1 or more, as in 1,2,4")
+    return numbers
+
+
+def _pin(word: str) -> bool | None:
+    words = {"default": None, "on": True, "off": False}
+    if word not in words:
+        raise ConfigError(f"--pin {word}: choose of {', '.join(words)}")
+    return words[word]
+
+
+def _up_to_cpus() -> list[int]:
+    cpus = os.cpu_count() or 1
+    return [*(n for n in (1, 2, 4, 8, 16, 32, 64) if n < cpus), cpus]

@@ -1,0 +1,103 @@
+"""What runs on a cluster, from the metrics that its nodes export: a snapshot of every loader, without a Prometheus.
+
+Owns the way back from metrics to figures, and the table. Asks Ray only where its nodes are.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rayingest.observe.diagnose import diagnose, diagnose_ranks
+from rayingest.plan.metrics import METRICS, NODES, Snapshot, between
+
+_LINE = re.compile(r"^(ray_rayingest_\w+)\{(.*)\} (\S+)")
+_TAG = re.compile(r'(\w+)="([^"]*)"')
+_TIMEOUT_SECONDS = 3.0
+
+_FIGURES = {
+    (f"ray_{metric.name}" + ("_total" if metric.kind == "counter" else ""), stage): figure
+    for metric in METRICS
+    for figure, stage in metric.stages.items()
+}
+
+Key = tuple[str, str, str]
+"""Job, rank and number of a loader."""
+
+
+@dataclass
+class Seen:
+    """A loader's figures as exported. They are those of `stats()`."""
+
+    figures: dict[str, Any] = field(default_factory=lambda: {NODES: {}})
+
+    def add(self, figure: str, node: str, value: float) -> None:
+        """One more value: a figure is the sum of what its nodes tell."""
+        self.figures[figure] = self.figures.get(figure, 0.0) + value
+        self.figures[NODES].setdefault(node, {})[figure] = value
+
+
+def parse(text: str) -> dict[Key, Seen]:
+    """The loaders in what nodes export, in the text format of Prometheus."""
+    found: dict[Key, Seen] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        tags = dict(_TAG.findall(match[2]))
+        figure = _FIGURES.get((match[1], tags.get("stage", "")))
+        if figure is not None:
+            key = tags.get("job", ""), tags.get("rank", ""), tags.get("loader", "")
+            found.setdefault(key, Seen()).add(figure, tags.get("node", ""), float(match[3]))
+    return found
+
+
+def scrape(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """What all these nodes, as `ray.nodes()` gives them, export now; nothing of those that do not answer."""
+    texts = []
+    for node in nodes:
+        if not node["Alive"] or not node.get("MetricsExportPort"):
+            continue
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+                texts.append(answer.read().decode())
+        except OSError:
+            continue
+    return "\n".join(texts)
+
+
+def snapshots(before: Mapping[Key, Seen], after: Mapping[Key, Seen], seconds: float) -> dict[Key, Snapshot]:
+    """What each loader did in between; one that is new is left out until the next time."""
+    return {
+        key: between(before[key].figures, after[key].figures, seconds) for key in sorted(before.keys() & after.keys())
+    }
+
+
+_HEADS = ("job", "rank", "loader", "samples/s", "batches/s", "waits", "in store", "queue", "decoders", "bottleneck")
+_WIDTHS = (9, 5, 7, 11, 10, 6, 16, 14, 9, 13)
+
+
+def table(seen: Mapping[Key, Snapshot]) -> list[str]:
+    """Lines: a loader each, and below them the advice for each job."""
+    if not seen:
+        return ["no loader runs on this cluster, or none has told anything yet: new figures come every 10 s"]
+    lines = [_row(_HEADS)]
+    for key, one in seen.items():
+        queue = f"r{one['reads_under_way']:.0f} d{one['decodes_under_way']:.0f} b{one['batches_ready']:.0f}"
+        store = f"{one['bytes_in_flight'] / 2**20:.0f}/{one['max_bytes'] / 2**20:.0f} MiB"
+        rates = (f"{one[name] / one.seconds:,.1f}" for name in ("samples", "batches"))
+        found = diagnose(one)
+        cells = (*key, *rates, f"{found.share:.0%}", store, queue, f"{one['decoders']:.0f}", found.bottleneck)
+        lines.append(_row(cells))
+    for job in dict.fromkeys(job for job, _, _ in seen):
+        ranks = {f"{rank} loader {loader}": one for (of, rank, loader), one in seen.items() if of == job}
+        lines.append(f"job {job}: {diagnose_ranks(ranks)}")
+    return lines
+
+
+def _row(cells: Iterable[str]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))

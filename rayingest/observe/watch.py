@@ -1,0 +1,101 @@
+"""Looking at one loader about once a second: its metrics, what is short, and a line in the log while it waits too much.
+
+Owns when, and what was seen of late. It has no thread: whoever feeds the loader calls `tick`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rayingest.observe.diagnose import WAIT_SHARE, Diagnosis, diagnose
+from rayingest.plan.metrics import Figures, Metrics, Snapshot, Span, between, no_span
+
+_LOOK_SECONDS = 1.0
+_LOOKS = 10
+"""A conclusion is drawn from so many."""
+_TELL_SECONDS = 60.0
+SCALE_SECONDS = 5.0
+
+_log = logging.getLogger("rayingest")
+
+
+class LoaderWatch:
+    """The watch of one loader; `metrics` is where its figures go, `rescale` who draws conclusions every few seconds."""
+
+    def __init__(
+        self,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rescale: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._metrics, self._clock, self._rescale = metrics, clock, rescale
+        self._loader: Callable[[], Any] = lambda: None
+        self._lock = threading.Lock()
+        self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})], maxlen=_LOOKS + 1)
+        self._traced: Span = no_span
+        self._due = self._told = clock()
+        self._scaled: tuple[float, Figures] = (clock(), {})
+
+    def attach(self, loader: Any) -> None:
+        """Look at this loader from now on."""
+        self._loader = weakref.ref(loader)
+
+    def tick(self) -> None:
+        """Look, where the last look is a second ago."""
+        if self._clock() < self._due or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._due = self._clock() + _LOOK_SECONDS
+            loader = self._loader()
+            if loader is not None:
+                self._look(loader.figures())
+        finally:
+            self._lock.release()
+
+    def trace(self, span: Span) -> None:
+        """Tell this, from now on, what was done."""
+        self._traced = span
+
+    def span(self, stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
+        """Something was done."""
+        self._traced(stage, seconds, who, position)
+
+    def findings(self, figures: Figures) -> dict[str, Any]:
+        """`bottleneck`, and why and what to do, of the last ten seconds up to these figures."""
+        found = self._found(figures)
+        return {
+            "bottleneck": found.bottleneck,
+            "bottleneck_evidence": found.evidence,
+            "bottleneck_advice": found.advice,
+            "bottleneck_settings": dict(found.settings),
+        }
+
+    def close(self) -> None:
+        """The loader is closed."""
+        self._loader = lambda: None
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _look(self, figures: Figures) -> None:
+        now = self._clock()
+        self._looks.append((now, figures))
+        if self._metrics is not None:
+            self._metrics.record(figures)
+        if self._rescale is not None and now - self._scaled[0] >= SCALE_SECONDS:
+            self._rescale(between(self._scaled[1], figures, now - self._scaled[0]))
+            self._scaled = now, figures
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            found = self._found(figures)
+            if found.share >= WAIT_SHARE:
+                _log.warning("%s", found)
+
+    def _found(self, figures: Figures) -> Diagnosis:
+        then, before = self._looks[0]
+        return diagnose(between(before, figures, self._clock() - then))

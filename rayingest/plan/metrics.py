@@ -1,0 +1,178 @@
+"""What a loader tells of itself: the figures of `stats()` by name, and the metrics that carry them out of the process.
+
+Owns the names, and what happened between two looks. A figure that counts only grows while its loader lives; any other
+is as it is now. `stats()` is the one source: whoever exports metrics, or draws a conclusion, takes the figures from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Figures = Mapping[str, Any]
+"""As `stats()` gives them."""
+
+NODES = "nodes"
+"""The figure that holds, by node, those figures that are of the work done there: the parts of their totals."""
+
+STALLS = {
+    "workers": "a worker to come",
+    "read": "blocks being read",
+    "room": "room in the object store",
+    "decode": "decoding",
+    "transfer": "what is decoded to be brought here and put together",
+}
+"""What the loop waits for, by what the batch that is due lacks; in words."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One exported metric; `stages` gives, by figure, the value of its tag `stage`."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    stages: Mapping[str, str]
+
+
+TAGS = ("job", "rank", "loader", "stage", "node")
+"""`loader` numbers those of a process, since a rank may have several; `node` is where the work was done."""
+
+METRICS = (
+    Metric(
+        "rayingest_seconds",
+        "counter",
+        "Seconds that a stage took, its workers together; wait and step are the training loop's own",
+        {f"{stage}_seconds": stage for stage in ("read", "decode", "transfer", "assemble", "copy", "wait", "step")},
+    ),
+    Metric(
+        "rayingest_stall_seconds",
+        "counter",
+        "Seconds that the training loop waited, by what the batch that was due lacked",
+        {f"stall_{cause}_seconds": cause for cause in STALLS},
+    ),
+    Metric(
+        "rayingest_bytes",
+        "counter",
+        "Bytes that a stage gave",
+        {"bytes_read": "read", "bytes_decoded": "decode", "bytes_assembled": "assemble", "bytes_copied": "copy"},
+    ),
+    Metric(
+        "rayingest_samples",
+        "counter",
+        "Samples that a stage gave; more are decoded than assembled where work is done twice or given up",
+        {"samples_decoded": "decode", "samples": "assemble"},
+    ),
+    Metric("rayingest_batches", "counter", "Batches", {"steps": "assemble", "batches": "step"}),
+    Metric(
+        "rayingest_events",
+        "counter",
+        "What went otherwise than planned",
+        {
+            "retries": "retry",
+            "storage_retries": "storage_retry",
+            "hedges": "hedge",
+            "workers_lost": "worker_lost",
+            "blocks_lost": "block_lost",
+            "blocks_reread": "block_reread",
+            "samples_bad": "bad_sample",
+        },
+    ),
+    Metric(
+        "rayingest_store_bytes",
+        "gauge",
+        "Bytes of this loader in the object store, and how many it may have there",
+        {"bytes_in_flight": "in_flight", "max_bytes": "limit"},
+    ),
+    Metric(
+        "rayingest_host_bytes",
+        "gauge",
+        "Bytes of host memory for batches, and how many of them are pinned",
+        {"slot_bytes": "slots", "pinned_bytes": "pinned"},
+    ),
+    Metric(
+        "rayingest_queue",
+        "gauge",
+        "Tasks under way, and batches that are ready",
+        {"reads_under_way": "read", "decodes_under_way": "decode", "batches_ready": "ready"},
+    ),
+    Metric(
+        "rayingest_workers",
+        "gauge",
+        "Workers that run, and how many decoders there should be",
+        {"readers": "read", "decoders": "decode", "decoders_wanted": "decode_wanted"},
+    ),
+)
+
+COUNTED = frozenset(figure for metric in METRICS if metric.kind == "counter" for figure in metric.stages)
+
+
+Span = Callable[[str, float, str, tuple[int, int] | None], None]
+"""(stage, seconds, who, (epoch, step)): something that took so long has just ended; None where it is of many steps."""
+
+
+def no_span(stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
+    """Nobody traces."""
+
+
+class Metrics(Protocol):
+    """Where figures go."""
+
+    def record(self, figures: Figures) -> None:
+        """What a loader's figures are now. Callable from any thread, one at a time."""
+
+    def close(self) -> None:
+        """The loader is closed: whatever was as it was then is nothing now. Idempotent."""
+
+
+class Watch(Protocol):
+    """Who looks at a loader from time to time."""
+
+    def attach(self, loader: Any) -> None:
+        """Look at the figures of this loader, which is not kept alive."""
+
+    def tick(self) -> None:
+        """Look, if it is time to. Costs next to nothing where it is not. Callable from any thread."""
+
+    def span(self, stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
+        """As `Span`."""
+
+    def trace(self, span: Span) -> None:
+        """Tell this, from now on, what was done."""
+
+    def findings(self, figures: Figures) -> dict[str, Any]:
+        """Further figures, which follow from these."""
+
+    def close(self) -> None:
+        """The loader is closed. Idempotent."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a loader did in `seconds`: figures that count are what they grew by, others are as they were at the end.
+
+    `nodes` holds the same by node, as far as the work has one. A figure that is not there is 0.
+    """
+
+    seconds: float
+    figures: Mapping[str, float]
+    nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def __getitem__(self, figure: str) -> float:
+        return self.figures.get(figure, 0.0)
+
+
+def between(before: Figures, after: Figures, seconds: float) -> Snapshot:
+    """What happened from one look to the next, so many seconds later."""
+    nodes, earlier = after.get(NODES, {}), before.get(NODES, {})
+    by_node = {node: _grown(earlier.get(node, {}), figures) for node, figures in nodes.items()}
+    return Snapshot(seconds, _grown(before, after), by_node)
+
+
+def _grown(before: Figures, after: Figures) -> dict[str, float]:
+    return {
+        name: value - before.get(name, 0) if name in COUNTED else value
+        for name, value in after.items()
+        if isinstance(value, (int, float))
+    }

@@ -1,0 +1,81 @@
+"""The probe: what it concludes from figures, what it writes, and one short run of all of it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rayingest.cli import app
+from rayingest.observe.diagnose import Diagnosis
+from rayingest.observe.probe import Measured, Point, knee, split
+from rayingest.observe.report import page, recommendation
+from tests.streams import write_shards
+
+
+def measured(rate: float, data: float = 0.01, **point: Any) -> Measured:
+    found = Diagnosis("decode", 0.5, "the loop waits <50%>")
+    return Measured(Point(**{"workers": 1, **point}), rate, data, 0.001, 0.02, 1.5, 1 << 20, 1 << 20, found)
+
+
+def test_the_knee_is_the_least_that_is_nearly_the_best() -> None:
+    """Fewer workers first, then fewer batches ahead; noise of a few percent buys nothing."""
+    points = [
+        measured(100, workers=1),
+        measured(196, workers=2, prefetch=4),
+        measured(194, workers=2, prefetch=1),
+        measured(200, workers=4),
+    ]
+    assert knee(points).point == Point(2, 1)
+
+
+def test_the_split_is_what_runs_do_without() -> None:
+    """Never less than nothing, whatever the noise."""
+    parts = split(measured(1, 0.10), measured(1, 0.07), measured(1, 0.01))
+    assert (parts.storage, parts.decode, parts.rest) == pytest.approx((0.03, 0.06, 0.03))
+    assert split(measured(1, 0.01), measured(1, 0.02), measured(1, 0.03)).storage == 0
+
+
+def test_the_report_is_one_page_that_needs_nothing_else() -> None:
+    """Well formed, escaped, with pictures inside; and its YAML is a configuration's."""
+    points = [measured(100 * workers, workers=workers, prefetch=p, batch=64) for workers in (1, 2) for p in (1, 2)]
+    text = page("a & b", points, split(*points[:3]), 10.0)
+    body = text[text.index("<body>") : text.index("</html>")]
+    root = ET.fromstring(body)
+    assert len(root.findall(".//svg")) == 2
+    assert len(root.findall(".//polyline")) == 2
+    assert len(root.findall(".//tr")) == 5
+    assert "http" not in text
+    told = yaml.safe_load(recommendation(points))
+    assert told == {"batch": {"size": 64}, "loader": {"workers": 2, "prefetch": 1}}
+
+
+def test_a_configuration_is_probed(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its runs, half a second each: a report, and a recommendation that loads."""
+    monkeypatch.chdir(tmp_path)
+    write_shards(tmp_path / "data", [30, 30])
+    (tmp_path / "c.yaml").write_text(
+        "read: {format: webdataset, urls: data/*.tar, index: index.arrow}\nselect: {image: png}\n"
+        "decode: {image: {RandomResizedCrop: 8}}\nshuffle: {seed: 3}\nbatch: {size: 8}\n"
+    )
+    command = ["probe", "c.yaml", "--seconds", "0.5", "--workers", "1", "--step-ms", "5"]
+    done = CliRunner().invoke(app, [*command, "--trace", "trace.json"])
+    assert done.exit_code == 0, done.output
+    told = done.stdout.splitlines()
+    assert told[0].startswith("a batch: storage ")
+    assert yaml.safe_load("\n".join(told[1:]))["loader"]["workers"] == 1
+    assert "samples/s" in (tmp_path / "probe.html").read_text()
+    spans = [one for one in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if one["ph"] == "X"]
+    assert {span["name"] for span in spans} == {"read", "decode", "transfer", "assemble", "wait", "step"}
+    assert all(span["args"].keys() == {"rank", "epoch", "step"} for span in spans if span["name"] != "read")
+
+
+def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:
+    """With what would work."""
+    done = CliRunner().invoke(app, ["probe", "c.yaml", "--workers", "1,x"])
+    assert (done.exit_code, "--workers 1,x: whole numbers" in done.stderr) == (1, True)

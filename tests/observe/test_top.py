@@ -1,0 +1,64 @@
+"""From exported metrics back to figures, and a table of them."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+from typer.testing import CliRunner
+
+from rayingest.cli import app
+from rayingest.observe import top
+from rayingest.plan.metrics import METRICS
+
+JOB = 'Component="core_worker",job="01000000",loader="0"'
+
+
+def exported(scale: float, *, wait: float = 1.0) -> str:
+    """What two nodes export of a job of two ranks, the second of which waits."""
+    lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{job="01000000"} 5']
+    for rank, waits in (("0", 0.0), ("1", wait)):
+        tags = f'{JOB},rank="{rank}"'
+        for node in ("a", "b"):
+            lines.append(f'ray_rayingest_seconds_total{{{tags},node="{node}",stage="decode"}} {2 * scale}')
+            lines.append(f'ray_rayingest_samples_total{{{tags},node="{node}",stage="decode"}} {50 * scale}')
+        here = f'{tags},node="a"'
+        lines.append(f'ray_rayingest_seconds_total{{{here},stage="step"}} {scale}')
+        lines.append(f'ray_rayingest_seconds_total{{{here},stage="wait"}} {waits * scale}')
+        lines.append(f'ray_rayingest_stall_seconds_total{{{here},stage="decode"}} {waits * scale}')
+        lines.append(f'ray_rayingest_samples_total{{{here},stage="assemble"}} {100 * scale}')
+        lines.append(f'ray_rayingest_batches_total{{{here},stage="step"}} {4 * scale}')
+        lines.append(f'ray_rayingest_workers{{{here},stage="decode"}} 2.0')
+    return "\n".join(lines)
+
+
+def test_figures_come_back_from_what_is_exported() -> None:
+    """Those of nodes summed up and by node; counters as differences, gauges as they are."""
+    seen = top.snapshots(top.parse(exported(1)), top.parse(exported(3)), 10.0)
+    one = seen["01000000", "1", "0"]
+    assert (one["decode_seconds"], one["samples"], one["decoders"], one["wait_seconds"]) == (8, 200, 2, 2)
+    assert one.nodes["b"] == {"decode_seconds": 4, "samples_decoded": 100}
+
+
+def test_every_exported_series_has_its_figure() -> None:
+    """No metric is lost on the way back."""
+    assert len(top._FIGURES) == sum(len(metric.stages) for metric in METRICS)
+
+
+def test_the_table_names_the_slow_rank() -> None:
+    """A line a loader, and the advice for the job."""
+    lines = top.table(top.snapshots(top.parse(exported(1)), top.parse(exported(3)), 10.0))
+    assert " ".join(lines[1].split()) == "01000000 0 0 20.0 0.8 0% 0/0 MiB r0 d0 b0 2 consumer"
+    assert lines[2].split()[-1] == "decode"
+    assert lines[3].startswith("job 01000000: slow rank: rank 1 loader 0 waits 50% of its time, the others 0%")
+    assert top.table({})[0].startswith("no loader runs")
+
+
+def test_top_shows_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the cluster that this process is connected to, as often as asked for."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "nodes", list)
+    texts = iter([exported(1), exported(3)])
+    monkeypatch.setattr(top, "scrape", lambda nodes: next(texts))
+    done = CliRunner().invoke(app, ["top", "--every", "0.5", "--times", "1"])
+    assert done.exit_code == 0, done.output
+    assert "slow rank" in done.stdout
