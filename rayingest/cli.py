@@ -18,8 +18,11 @@ from rayingest import __version__
 from rayingest.config import load_config
 from rayingest.errors import IngestError
 from rayingest.formats.indexing import index_locally
+from rayingest.plan.calendar import Calendar
 from rayingest.plan.manifest import Manifest
-from rayingest.plan.order import ORDER_VERSION, Order
+from rayingest.plan.order import Order
+from rayingest.plan.position import order_version
+from rayingest.plan.view import View, view_mark
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.summary import reads_per_block
@@ -60,8 +63,10 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
         dataset = loaded.dataset()
         cache = dataset.index_cache()
         manifest, _ = _manifest(cache, on_ray)
-        order = dataset.order(manifest)
-        _print_rows({**_data_rows(manifest, cache), **_order_rows(order, world_size)})
+        view = View.whole(manifest).through(dataset.limits)
+        order = dataset.order(view)
+        order_rows = _order_rows(order, view_mark(dataset.limits), dataset.calendar(order), world_size)
+        _print_rows({**_data_rows(manifest, cache), **order_rows})
         options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
         with dataset.loader(rank=0, world_size=world_size, **options) as loader:
             for batch in loader:
@@ -132,15 +137,17 @@ def _data_rows(manifest: Manifest, cache: IndexCache) -> dict[str, list[str]]:
     }
 
 
-def _order_rows(order: Order, world_size: int) -> dict[str, list[str]]:
+def _order_rows(order: Order, view: str, calendar: Calendar, world_size: int) -> dict[str, list[str]]:
     how = "file order"
     if order.seed is not None:
         window = order.window_steps * order.batch
         how = f"seed {order.seed}, windows of {window:,} samples ({order.window_steps:,} steps), {order.lanes} lane(s)"
     left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
+    version = order_version(bool(view), calendar)
     return {
-        "order": [f"version {ORDER_VERSION}, {how}"],
-        "steps": [f"{order.steps:,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"],
+        **({"taken": [f"{order.samples:,} samples, after {view}"]} if view else {}),
+        "order": [f"version {version}, {how}"],
+        "steps": [f"{calendar.epoch_steps:,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"],
         "reads": [f"{reads_per_block(order, world_size):.2f} per block and epoch on {world_size} rank(s)"],
     }
 

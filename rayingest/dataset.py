@@ -12,9 +12,11 @@ from typing import Annotated, Any
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.loading import make_loader
-from rayingest.options import Function, Positive, Seed, checked, one_of
-from rayingest.plan.manifest import Manifest
+from rayingest.options import Count, Function, Positive, Seed, checked, one_of
+from rayingest.plan.calendar import Calendar
+from rayingest.plan.manifest import Population
 from rayingest.plan.order import PARTIALS, Order
+from rayingest.plan.view import Limit, Skip, Take, split_parts
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
@@ -43,6 +45,11 @@ class Batching:
     collate: Callable[[list[dict[str, Any]]], Any] | None
 
 
+def _one_length(given: Mapping[str, Any]) -> None:
+    if sum(value is not None for value in given.values()) != 1:
+        raise ConfigError("an epoch is samples=... long, or passes=...: give one of them")
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A description of data and of what to do with it. Made by `sources.read_...`."""
@@ -58,6 +65,8 @@ class Dataset:
     shuffling: Shuffle | None = None
     batching: Batching | None = None
     allow_pipe: bool = False
+    limits: tuple[Limit, ...] = ()
+    epoch_length: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -87,6 +96,35 @@ class Dataset:
         it also gets one generator a row.
         """
         return self._with(MapBatches(fn))
+
+    @checked()
+    def take(self, count: Positive) -> Dataset:
+        """Keep only the first `count` samples, in file order, of those there are so far."""
+        return replace(self, limits=(*self.limits, Take(count)))
+
+    @checked()
+    def skip(self, count: Count) -> Dataset:
+        """Leave out the first `count` samples, in file order, of those there are so far."""
+        return replace(self, limits=(*self.limits, Skip(count)))
+
+    def split(self, *fractions: float, seed: int = 0) -> tuple[Dataset, ...]:
+        """Data sets of these parts of the samples, near enough, without a sample in common: `split(0.9, 0.1)`.
+
+        Which part a sample is in is a function of the seed, the name of its shard's file and its number there. So it
+        stays where it is when shards are added, or samples at a shard's end, or all is copied to another folder.
+        """
+        return tuple(replace(self, limits=(*self.limits, part)) for part in split_parts(fractions, seed))
+
+    @checked(_one_length)
+    def epoch(self, *, samples: Positive | None = None, passes: Positive | None = None) -> Dataset:
+        """Let an epoch be of another length than once through the data.
+
+        Args:
+            samples: so many, rounded down to whole batches; the next epoch goes on behind them. Needs partial="drop".
+            passes: so many times through the data, each in an order and with random numbers of its own.
+        """
+        length = {"samples": samples, "passes": passes}
+        return replace(self, epoch_length={name: value for name, value in length.items() if value is not None})
 
     @checked()
     def shuffle(self, seed: Seed = 0, window: Positive | None = None, lanes: Positive | None = None) -> Dataset:
@@ -132,12 +170,16 @@ class Dataset:
         listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
         return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
 
-    def order(self, manifest: Manifest) -> Order:
-        """The order's parameters for this data. Raises ConfigError."""
+    def order(self, data: Population) -> Order:
+        """The order's parameters for this data, which is a manifest's view. Raises ConfigError."""
         if self.batching is None:
             raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
         how = {} if self.shuffling is None else vars(self.shuffling)
-        return Order.resolve(manifest, batch=self.batching.size, partial=self.batching.partial, **how)
+        return Order.resolve(data, batch=self.batching.size, partial=self.batching.partial, **how)
+
+    def calendar(self, order: Order) -> Calendar:
+        """The epochs of this order. Raises ConfigError."""
+        return Calendar.resolve(order, **self.epoch_length)
 
     @property
     def _storage(self) -> Storage:

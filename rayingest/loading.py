@@ -32,6 +32,7 @@ from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
+from rayingest.plan.view import View, view_mark
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.storage.index_cache import IndexCache
@@ -158,8 +159,10 @@ def make_loader(
 
         connect(start_timeout)
     manifest = _manifest(dataset.index_cache(), ranks.rank, on_ray)
-    order = dataset.order(manifest)
-    planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven)
+    view = View.whole(manifest).through(dataset.limits)
+    order = dataset.order(view)
+    calendar = dataset.calendar(order)
+    planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven, view=view, calendar=calendar)
     skip = on_error == "skip"
     work = dataset.work
     work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
@@ -173,7 +176,14 @@ def make_loader(
     else:
         source = _local_source(stream, max_bytes, kept)
     pipeline = stream.work.pipeline
-    codec = StateCodec(manifest.fingerprint, order, pipeline.path, pipeline.code_mark)
+    codec = StateCodec(
+        manifest.fingerprint,
+        order,
+        pipeline.path,
+        pipeline.code_mark,
+        view=view_mark(dataset.limits),
+        calendar=calendar,
+    )
     return Loader(
         source,
         _View(planner, codec),
