@@ -12,7 +12,18 @@ from typing import Annotated, Any
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.loading import make_loader
-from rayingest.options import Count, Function, Positive, Seed, checked, one_of
+from rayingest.measure import LengthOf, Measure
+from rayingest.options import (
+    Count,
+    Flag,
+    Function,
+    Length,
+    Positive,
+    Seed,
+    Text,
+    checked,
+    one_of,
+)
 from rayingest.plan.calendar import Calendar
 from rayingest.plan.manifest import Population
 from rayingest.plan.order import PARTIALS, Order
@@ -21,6 +32,8 @@ from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.stream import Work
+from rayingest.transforms.expressions import Expression
+from rayingest.transforms.functions import name_of
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
@@ -43,6 +56,7 @@ class Batching:
     size: int
     partial: str
     collate: Callable[[list[dict[str, Any]]], Any] | None
+    bucketed: bool = False
 
 
 def _one_length(given: Mapping[str, Any]) -> None:
@@ -65,7 +79,8 @@ class Dataset:
     shuffling: Shuffle | None = None
     batching: Batching | None = None
     allow_pipe: bool = False
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[Limit | Measure, ...] = ()
+    lengths: Measure | None = None
     epoch_length: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -96,6 +111,40 @@ class Dataset:
         it also gets one generator a row.
         """
         return self._with(MapBatches(fn))
+
+    @checked()
+    def where(self, expression: Text) -> Dataset:
+        """Keep only the samples of which an expression on their fields holds, as in `where("width >= 256")`.
+
+        The fields are those that the stages so far give. Its language is a small part of Python's: names of fields,
+        constants, comparisons, `in`, `is None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It
+        is evaluated once for all of the data, as `filter` is; of what it does not need, nothing is decoded.
+        """
+        made = Expression(expression)
+        measure = Measure(f"where({made.text})", made, self.stages, made.names)
+        return replace(self, limits=(*self.limits, measure))
+
+    @checked()
+    def filter(self, fn: Function) -> Dataset:
+        """Keep only the samples for which `fn(sample)` is True, as they are after the stages so far.
+
+        It is called once for every sample, when a loader is first made; the answers are kept beside the index, and made
+        again when the data or the code of the stages or of `fn` has changed. `__index__` stays a sample's place in all
+        of the data. Random stages come after it. A sample that cannot be decoded is an error, whatever `on_error` is.
+        """
+        measure = Measure(f"filter({name_of(fn)})", fn, self.stages)
+        return replace(self, limits=(*self.limits, measure))
+
+    @checked()
+    def length(self, of: Length) -> Dataset:
+        """Say how long a sample is, for `batch(bucketed=True)`: as long as a field, or as `of(sample)` says.
+
+        A field's length is what `len` says of it, or the whole number that it is, after the stages so far. It is found
+        once for all of the data and kept beside the index, as what `filter` says is.
+        """
+        if isinstance(of, str):
+            return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), numbers=True))
+        return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, numbers=True))
 
     @checked()
     def take(self, count: Positive) -> Dataset:
@@ -140,7 +189,12 @@ class Dataset:
 
     @checked()
     def batch(
-        self, size: Positive, *, partial: Annotated[str, one_of(*PARTIALS)] = "drop", collate: Function | None = None
+        self,
+        size: Positive,
+        *,
+        partial: Annotated[str, one_of(*PARTIALS)] = "drop",
+        collate: Function | None = None,
+        bucketed: Flag = False,
     ) -> Dataset:
         """Take `size` samples a step, all ranks together.
 
@@ -150,8 +204,10 @@ class Dataset:
                 `__valid__`, or give a "short" batch.
             collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
                 dict of arrays or lists with the rows as first axis.
+            bucketed: in each window, put samples of similar `length` into the same step, so that less is padded. Which
+                lengths come when is drawn anew in every epoch.
         """
-        return replace(self, batching=Batching(size, partial, collate))
+        return replace(self, batching=Batching(size, partial, collate, bucketed))
 
     loader = make_loader
 
@@ -174,6 +230,9 @@ class Dataset:
         """The order's parameters for this data, which is a manifest's view. Raises ConfigError."""
         if self.batching is None:
             raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+        if self.batching.bucketed and (self.lengths is None or self.shuffling is None):
+            lacks = ".length(field) before it" if self.lengths is None else ".shuffle(), whose windows it works in"
+            raise ConfigError(f"batch(bucketed=True) needs {lacks}")
         how = {} if self.shuffling is None else vars(self.shuffling)
         return Order.resolve(data, batch=self.batching.size, partial=self.batching.partial, **how)
 

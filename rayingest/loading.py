@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tqdm import tqdm
-
 from rayingest.errors import ConfigError
-from rayingest.formats.indexing import index_locally
 from rayingest.options import (
     AfterCopy,
     Bytes,
@@ -27,17 +24,16 @@ from rayingest.options import (
 )
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
-from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
-from rayingest.plan.view import View, view_mark
+from rayingest.plan.view import view_mark
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
-from rayingest.storage.index_cache import IndexCache
 from rayingest.stream import Stream
 from rayingest.summary import describe
+from rayingest.surveying import survey
 from rayingest.transforms.decode_path import PATHS, choose_path
 
 if TYPE_CHECKING:
@@ -158,11 +154,19 @@ def make_loader(
         from rayingest.cluster.session import connect
 
         connect(start_timeout)
-    manifest = _manifest(dataset.index_cache(), ranks.rank, on_ray)
-    view = View.whole(manifest).through(dataset.limits)
-    order = dataset.order(view)
+    known = survey(dataset, dataset.index_cache(), ranks.rank, on_ray)
+    manifest, order = known.manifest, dataset.order(known.view)
     calendar = dataset.calendar(order)
-    planner = Planner(manifest, order, ranks.rank, ranks.world_size, uneven, view=view, calendar=calendar)
+    planner = Planner(
+        manifest,
+        order,
+        ranks.rank,
+        ranks.world_size,
+        uneven,
+        view=known.view,
+        calendar=calendar,
+        lengths=known.lengths,
+    )
     skip = on_error == "skip"
     work = dataset.work
     work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
@@ -181,8 +185,9 @@ def make_loader(
         order,
         pipeline.path,
         pipeline.code_mark,
-        view=view_mark(dataset.limits),
+        view=view_mark(known.limits),
         calendar=calendar,
+        lengths=known.lengths_mark,
     )
     return Loader(
         source,
@@ -199,34 +204,6 @@ def make_loader(
 def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None) -> Quarantine:
     name = f"{stream.manifest.fingerprint}-rank{stream.planner.rank}"
     return Quarantine(folder, name, max_errors, stream.work.storage.storage_options)
-
-
-def _manifest(cache: IndexCache, rank: int, on_ray: bool) -> Manifest:
-    """The index: kept, or made now by whoever comes first."""
-    with tqdm(desc="indexing", unit="shard", delay=0.5, leave=False, disable=None) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        if on_ray:
-            from rayingest.cluster.indexing import index_on_cluster
-
-            return index_on_cluster(cache, rank, progress)
-        with cache.locked():
-            manifest = cache.load()
-            if manifest is None:
-                manifest = index_locally(
-                    cache.listing,
-                    cache.format_name,
-                    cache.storage,
-                    block_bytes=cache.block_bytes,
-                    strict=cache.strict,
-                    options=cache.options,
-                    progress=progress,
-                )
-                cache.save(manifest)
-            return manifest
 
 
 def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:

@@ -32,6 +32,20 @@ Spans = list[tuple[str, int, list[Block]]]
 """For each shard to read from: its URL, its size when it was indexed, and blocks of it."""
 
 
+def spans_of(manifest: Manifest, blocks: Iterable[int]) -> Spans:
+    """Where these blocks of a manifest lie, in the same order."""
+    spans: Spans = []
+    for number in blocks:
+        shard = int(manifest.shard[number])
+        url, size = manifest.url(shard), int(manifest.sizes[shard])
+        block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
+        if spans and spans[-1][0] == url:
+            spans[-1][2].append(block)
+        else:
+            spans.append((url, size, [block]))
+    return spans
+
+
 @dataclass(frozen=True)
 class Work:
     """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
@@ -123,17 +137,7 @@ class Stream:
 
     def spans(self, blocks: Iterable[int]) -> Spans:
         """Where these blocks lie, in the same order."""
-        manifest = self.manifest
-        spans: Spans = []
-        for number in blocks:
-            shard = int(manifest.shard[number])
-            url, size = manifest.url(shard), int(manifest.sizes[shard])
-            block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
-            if spans and spans[-1][0] == url:
-                spans[-1][2].append(block)
-            else:
-                spans.append((url, size, [block]))
-        return spans
+        return spans_of(self.manifest, blocks)
 
     def heads(self) -> list[Head]:
         """From which the schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""

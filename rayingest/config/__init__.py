@@ -28,6 +28,9 @@ SECTIONS = (
     "decode",
     "map",
     "map_batches",
+    "length",
+    "where",
+    "filter",
     "skip",
     "take",
     "epoch",
@@ -96,9 +99,13 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
     for stage, arguments in _stages(data, mistakes):
         if dataset is not None:
             dataset = _added(dataset, stage, arguments, (stage,), mistakes)
-    for limit in ("skip", "take"):
-        if dataset is not None and limit in data:
-            dataset = _added(dataset, limit, data[limit], (limit,), mistakes)
+    for method in ("length", "where", "filter", "skip", "take"):
+        if method in data:
+            value = data[method]
+            if method == "filter" or (method == "length" and ":" in str(value)):
+                value = resolve(value, {}, (method,), mistakes)
+            if dataset is not None and value is not None:
+                dataset = _added(dataset, method, value, (method,), mistakes)
     if "epoch" in data:
         epoch = check_section(EPOCH, data["epoch"], ("epoch",), mistakes)
         if dataset is not None and epoch is not None:

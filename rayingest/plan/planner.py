@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayingest.plan.batching import Share, check_ranks, share
+from rayingest.plan.buckets import by_length, turns
 from rayingest.plan.calendar import Calendar
 from rayingest.plan.epoch import EpochSequence
 from rayingest.plan.keys import MAX_SORTED, fold, permutation, permute
@@ -50,7 +51,10 @@ class Picks:
 
 
 class Planner:
-    """One rank's part of the order, over all samples or a `view`; epochs are the `calendar`'s, or once through."""
+    """One rank's part of the order, over all samples or a `view`; epochs are the `calendar`'s, or once through.
+
+    `lengths`, where given (by ordinal), bring samples of similar length together in a step; an order in windows only.
+    """
 
     def __init__(
         self,
@@ -62,11 +66,13 @@ class Planner:
         *,
         view: View | None = None,
         calendar: Calendar | None = None,
+        lengths: np.ndarray | None = None,
     ) -> None:
         check_ranks(order.batch, rank, world_size, uneven)
         self.manifest, self.order, self.rank, self.world_size = manifest, order, rank, world_size
         self.view = View.whole(manifest) if view is None else view
         self.calendar = Calendar(order.steps, order.steps) if calendar is None else calendar
+        self._lengths = lengths
         self._cycles: OrderedDict[int, EpochSequence] = OrderedDict()
         self._pieces: dict[int, tuple[tuple[int, int], int, np.ndarray]] = {}
 
@@ -119,7 +125,7 @@ class Planner:
         number, begin, end = order.windows(lane, lowest // order.lane_batch)
         counts = np.diff(np.r_[starts, len(mine)])
         offset = mine.position - np.repeat(begin, counts)
-        mixed = self._mix(cycle, lane, number, end - begin, offset, starts, counts)
+        mixed = self._mix(cycle, lane, number, begin, end - begin, offset, starts, counts)
         samples, lane_begin = order.lane_samples[lane], order.lane_begin[lane]
         until = np.where(end >= samples, order.steps, -(-end // order.lane_batch))
         place = np.repeat(lane_begin + begin, counts) + mixed
@@ -134,6 +140,7 @@ class Planner:
         cycle: int,
         lane: np.ndarray,
         number: np.ndarray,
+        first: np.ndarray,
         size: np.ndarray,
         offset: np.ndarray,
         starts: np.ndarray,
@@ -142,19 +149,26 @@ class Planner:
         """Where each window's permutation sends the offsets; one run of offsets a lane."""
         mixed = np.empty(len(offset), np.int64)
         lowest, highest = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
-        columns = (array.tolist() for array in (lane, number, size, lowest, highest, starts, counts))
+        columns = (array.tolist() for array in (lane, number, first, size, lowest, highest, starts, counts))
         for *window, start, count in zip(*columns, strict=True):
             begin, piece = self._piece(cycle, *window)
             run = slice(start, start + count)
             mixed[run] = piece[offset[run] - begin]
         return mixed
 
-    def _piece(self, cycle: int, lane: int, number: int, size: int, low: int, high: int) -> tuple[int, np.ndarray]:
-        """A window's permutation from some offset on, `low` to `high` in it; kept while the lane's steps are in it."""
+    def _piece(
+        self, cycle: int, lane: int, number: int, first: int, size: int, low: int, high: int
+    ) -> tuple[int, np.ndarray]:
+        """A window's permutation from some offset on, `low` to `high` in it; kept while the lane's steps are in it.
+
+        The window begins at position `first` of the lane.
+        """
         kept = self._pieces.get(lane)
         if kept is None or kept[0] != (cycle, number) or low < kept[1] or high >= kept[1] + len(kept[2]):
             key = fold("window", self.order.seed or 0, cycle, lane, number)
-            if size <= MAX_SORTED:
+            if self._lengths is not None:
+                kept = (cycle, number), 0, self._bucketed(cycle, lane, first, permutation(size, key))
+            elif size <= MAX_SORTED:
                 kept = (cycle, number), 0, permutation(size, key).astype(np.uint16)
             else:
                 ahead = _PIECE * lane // self.order.lanes  # lanes come to the end of their pieces in turn
@@ -162,6 +176,15 @@ class Planner:
                 kept = (cycle, number), low, permute(np.arange(low, end), size, key)
             self._pieces[lane] = kept
         return kept[1], kept[2]
+
+    def _bucketed(self, cycle: int, lane: int, first: int, mixed: np.ndarray) -> np.ndarray:
+        """A window's permutation with samples of similar length in the same steps."""
+        assert self._lengths is not None
+        order = self.order
+        *_, ordinal = self.locate(cycle, order.lane_begin[lane] + first + mixed)
+        at, steps = first // order.lane_batch, len(mixed) // order.lane_batch
+        turn = turns(at, steps, order.window_steps, order.seed or 0, cycle)
+        return np.asarray(mixed[by_length(self._lengths[ordinal], order.lane_batch, turn)])
 
     def _sequence(self, cycle: int) -> EpochSequence:
         """This cycle's sequence; two are kept, as reading runs ahead across its end."""

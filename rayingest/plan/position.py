@@ -26,7 +26,8 @@ class StateCodec:
 
     `decode` names what decodes (a state of another is refused: its bytes could differ); `code` marks the transforms'
     code (another is warned of: it may or may not matter). `view` names what is left out of the data, "" for nothing; a
-    `calendar` says how long an epoch is, None: once through the data.
+    `calendar` says how long an epoch is, None: once through the data. `lengths` is a hash of the lengths by which
+    samples are brought together, "" where they are not.
     """
 
     fingerprint: str
@@ -35,6 +36,7 @@ class StateCodec:
     code: str
     view: str = ""
     calendar: Calendar | None = None
+    lengths: str = ""
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         """The state after `step` steps of `epoch`: JSON, under 1 KB, the same on every rank."""
@@ -47,7 +49,7 @@ class StateCodec:
         version = state.get("version")
         if version != STATE_VERSION:
             raise StateError(f"the state's version is {version!r}; this rayingest reads version {STATE_VERSION}")
-        mine = {"view": None, "epoch_steps": None, **self._identity()}
+        mine = {"view": None, "epoch_steps": None, "lengths": None, **self._identity()}
         differs = [
             f"{name}: the state has {state.get(name)!r}, this loader {value!r}"
             for name, value in mine.items()
@@ -71,12 +73,13 @@ class StateCodec:
 
     def _identity(self) -> dict[str, Any]:
         order = self.order
-        beside: dict[str, Any] = {"view": self.view} if self.view else {}
+        named = {"view": self.view, "lengths": self.lengths}
+        beside: dict[str, Any] = {name: value for name, value in named.items() if value}
         if self.calendar is not None and not self.calendar.is_plain:
             beside["epoch_steps"] = self.calendar.epoch_steps
         return {
             "fingerprint": self.fingerprint,
-            "order": order_version(bool(self.view), self.calendar),
+            "order": ORDER_VERSION if beside else 1,
             "samples": order.samples,
             "batch": order.batch,
             "partial": order.partial,
@@ -86,11 +89,6 @@ class StateCodec:
             **beside,
             "decode": self.decode,
         }
-
-
-def order_version(limited: bool, calendar: Calendar | None) -> int:
-    """The least order version that has this: 1, unless samples are left out or an epoch is not once through them."""
-    return ORDER_VERSION if limited or (calendar is not None and not calendar.is_plain) else 1
 
 
 def _counts(value: Any) -> TypeGuard[int]:

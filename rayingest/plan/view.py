@@ -180,6 +180,20 @@ class Part:
         return f"split({self.begin / 2**64:.6g} to {self.end / 2**64:.6g}, seed {self.seed})"
 
 
+@dataclass(frozen=True, eq=False)
+class Keep:
+    """The samples that `mask` (bool[manifest.num_samples], by ordinal) says; `name` is what made it."""
+
+    name: str
+    mask: np.ndarray
+
+    def apply(self, view: View) -> View:
+        return view.keep(self.mask.__getitem__)
+
+    def __str__(self) -> str:
+        return f"{self.name} [{hashlib.blake2b(np.packbits(self.mask).tobytes(), digest_size=4).hexdigest()}]"
+
+
 def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
     """Parts side by side of these sizes; what is missing to 1 is in none of them.
 
