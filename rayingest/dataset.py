@@ -22,6 +22,7 @@ from rayingest.options import (
     Seed,
     Text,
     checked,
+    kind,
     one_of,
 )
 from rayingest.plan.calendar import Calendar
@@ -34,6 +35,7 @@ from rayingest.storage.redact import redact
 from rayingest.stream import Work
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
+from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
@@ -57,6 +59,19 @@ class Batching:
     partial: str
     collate: Callable[[list[dict[str, Any]]], Any] | None
     bucketed: bool = False
+    pad: Mapping[str, Pad] = field(default_factory=dict)
+
+
+def _pads(value: Any) -> dict[str, Pad]:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return {name: pad if isinstance(pad, Pad) else Pad(**pad) for name, pad in value.items()}
+
+
+Padding = Annotated[
+    Mapping[str, Pad],
+    kind("by field, how it is padded, as in {'tokens': ri.Pad(multiple_of=8)}, or a mapping of its options", _pads),
+]
 
 
 def _one_length(given: Mapping[str, Any]) -> None:
@@ -195,6 +210,7 @@ class Dataset:
         partial: Annotated[str, one_of(*PARTIALS)] = "drop",
         collate: Function | None = None,
         bucketed: Flag = False,
+        pad: Padding | None = None,
     ) -> Dataset:
         """Take `size` samples a step, all ranks together.
 
@@ -206,8 +222,11 @@ class Dataset:
                 dict of arrays or lists with the rows as first axis.
             bucketed: in each window, put samples of similar `length` into the same step, so that less is padded. Which
                 lengths come when is drawn anew in every epoch.
+            pad: by field, how it is padded, as in `{"tokens": ri.Pad(value=-100, multiple_of=8, mask=True)}`.
         """
-        return replace(self, batching=Batching(size, partial, collate, bucketed))
+        if collate is not None and pad:
+            raise ConfigError("batch(pad=...) is for batches that are not made by a collate function: leave one out")
+        return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {})))
 
     loader = make_loader
 
@@ -216,7 +235,8 @@ class Dataset:
         """What workers must know of this."""
         seed = self.shuffling.seed if self.shuffling else 0
         collate = self.batching.collate if self.batching else None
-        pipeline = Pipeline(self.stages, seed, collate)
+        pad = self.batching.pad if self.batching else {}
+        pipeline = Pipeline(self.stages, seed, collate, padding=pad)
         return Work(self.format_name, self._storage, pipeline, self.strict, self.options)
 
     def index_cache(self) -> IndexCache:
