@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     )
     from rayingest.trainer.loader import Loader
     from rayingest.transforms import images
+    from rayingest.transforms.padding import Pad
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Dataset": "rayingest.dataset",
     "Loader": "rayingest.trainer.loader",
+    "Pad": "rayingest.transforms.padding",
     "Pool": "rayingest.cluster.pool",
     "from_torch": "rayingest.interop",
     "load_config": "rayingest.config",
@@ -62,6 +64,7 @@ __all__ = [
     "Dataset",
     "IngestError",
     "Loader",
+    "Pad",
     "Pool",
     "StateError",
     "WorkerError",

@@ -7,23 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.loading import make_loader
-from rayingest.options import Function, Positive, Seed, checked, one_of
+from rayingest.measure import LengthOf, Measure
+from rayingest.options import (
+    Count,
+    Flag,
+    Function,
+    Length,
+    Positive,
+    Seed,
+    Text,
+    checked,
+    kind,
+    one_of,
+)
+from rayingest.plan.calendar import Calendar
 from rayingest.plan.drawn import DrawnPlanner, Draws, Sampling
-from rayingest.plan.manifest import Manifest
+from rayingest.plan.manifest import Population
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.plan.planner import Planner
+from rayingest.plan.view import Limit, Skip, Take, split_parts
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.stream import Work
+from rayingest.transforms.expressions import Expression
+from rayingest.transforms.functions import name_of
+from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+
+if TYPE_CHECKING:
+    from rayingest.surveying import Surveyed
 
 _SHOWN = 3
 
@@ -44,6 +64,25 @@ class Batching:
     size: int
     partial: str
     collate: Callable[[list[dict[str, Any]]], Any] | None
+    bucketed: bool = False
+    pad: Mapping[str, Pad] = field(default_factory=dict)
+
+
+def _pads(value: Any) -> dict[str, Pad]:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return {name: pad if isinstance(pad, Pad) else Pad(**pad) for name, pad in value.items()}
+
+
+Padding = Annotated[
+    Mapping[str, Pad],
+    kind("by field, how it is padded, as in {'tokens': ri.Pad(multiple_of=8)}, or a mapping of its options", _pads),
+]
+
+
+def _one_length(given: Mapping[str, Any]) -> None:
+    if sum(value is not None for value in given.values()) != 1:
+        raise ConfigError("an epoch is samples=... long, or passes=...: give one of them")
 
 
 @dataclass(frozen=True)
@@ -69,6 +108,9 @@ class Dataset:
     sampling: Sampling | None = None
     seed: int = 0
     collate: Callable[[list[dict[str, Any]]], Any] | None = None
+    limits: tuple[Limit | Measure, ...] = ()
+    lengths: Measure | None = None
+    epoch_length: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -102,6 +144,74 @@ class Dataset:
         return self._with(MapBatches(fn))
 
     @checked()
+    def where(self, expression: Text) -> Dataset:
+        """Keep only the samples of which an expression on their fields holds, as in `where("width >= 256")`.
+
+        The fields are those that the stages so far give. Its language is a small part of Python's: names of fields,
+        constants, comparisons, `in`, `is None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It
+        is evaluated once for all of the data, as `filter` is; of what it does not need, nothing is decoded.
+        """
+        self._refuse_beside_sampler("where")
+        made = Expression(expression)
+        measure = Measure(f"where({made.text})", made, self.stages, made.names)
+        return replace(self, limits=(*self.limits, measure))
+
+    @checked()
+    def filter(self, fn: Function) -> Dataset:
+        """Keep only the samples for which `fn(sample)` is True, as they are after the stages so far.
+
+        It is called once for every sample, when a loader is first made; the answers are kept beside the index, and made
+        again when the data or the code of the stages or of `fn` has changed. `__index__` stays a sample's place in all
+        of the data. Random stages come after it. A sample that cannot be decoded is an error, whatever `on_error` is.
+        """
+        self._refuse_beside_sampler("filter")
+        measure = Measure(f"filter({name_of(fn)})", fn, self.stages)
+        return replace(self, limits=(*self.limits, measure))
+
+    @checked()
+    def length(self, of: Length) -> Dataset:
+        """Say how long a sample is, for `batch(bucketed=True)`: as long as a field, or as `of(sample)` says.
+
+        A field's length is what `len` says of it, or the whole number that it is, after the stages so far. It is found
+        once for all of the data and kept beside the index, as what `filter` says is.
+        """
+        if isinstance(of, str):
+            return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), numbers=True))
+        return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, numbers=True))
+
+    @checked()
+    def take(self, count: Positive) -> Dataset:
+        """Keep only the first `count` samples, in file order, of those there are so far."""
+        self._refuse_beside_sampler("take")
+        return replace(self, limits=(*self.limits, Take(count)))
+
+    @checked()
+    def skip(self, count: Count) -> Dataset:
+        """Leave out the first `count` samples, in file order, of those there are so far."""
+        self._refuse_beside_sampler("skip")
+        return replace(self, limits=(*self.limits, Skip(count)))
+
+    def split(self, *fractions: float, seed: int = 0) -> tuple[Dataset, ...]:
+        """Data sets of these parts of the samples, near enough, without a sample in common: `split(0.9, 0.1)`.
+
+        Which part a sample is in is a function of the seed, the name of its shard's file and its number there. So it
+        stays where it is when shards are added, or samples at a shard's end, or all is copied to another folder.
+        """
+        self._refuse_beside_sampler("split")
+        return tuple(replace(self, limits=(*self.limits, part)) for part in split_parts(fractions, seed))
+
+    @checked(_one_length)
+    def epoch(self, *, samples: Positive | None = None, passes: Positive | None = None) -> Dataset:
+        """Let an epoch be of another length than once through the data.
+
+        Args:
+            samples: so many, rounded down to whole batches; the next epoch goes on behind them. Needs partial="drop".
+            passes: so many times through the data, each in an order and with random numbers of its own.
+        """
+        length = {"samples": samples, "passes": passes}
+        return replace(self, epoch_length={name: value for name, value in length.items() if value is not None})
+
+    @checked()
     def shuffle(self, seed: Seed = 0, window: Positive | None = None, lanes: Positive | None = None) -> Dataset:
         """Mix the samples, anew in every epoch.
 
@@ -111,13 +221,18 @@ class Dataset:
                 too. Default: 512 MiB of raw samples, at least 16 batches.
             lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
         """
-        if self.sampling is not None:
-            raise ConfigError("shuffle: the order is the sampler's; leave one of the two out")
+        self._refuse_beside_sampler("shuffle")
         return replace(self, shuffling=Shuffle(seed, window, lanes))
 
     @checked()
     def batch(
-        self, size: Positive, *, partial: Annotated[str, one_of(*PARTIALS)] = "drop", collate: Function | None = None
+        self,
+        size: Positive,
+        *,
+        partial: Annotated[str, one_of(*PARTIALS)] = "drop",
+        collate: Function | None = None,
+        bucketed: Flag = False,
+        pad: Padding | None = None,
     ) -> Dataset:
         """Take `size` samples a step, all ranks together.
 
@@ -127,12 +242,19 @@ class Dataset:
                 `__valid__`, or give a "short" batch.
             collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
                 dict of arrays or lists with the rows as first axis.
+            bucketed: in each window, put samples of similar `length` into the same step, so that less is padded. Which
+                lengths come when is drawn anew in every epoch.
+            pad: by field, how it is padded, as in `{"tokens": ri.Pad(value=-100, multiple_of=8, mask=True)}`.
         """
         if self.sampling is not None and self.sampling.in_batches:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
+        if bucketed:
+            self._refuse_beside_sampler("batch(bucketed=True)")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
-        return replace(self, batching=Batching(size, partial, collate))
+        if pad and (collate is not None or self.collate is not None):
+            raise ConfigError("batch(pad=...) is for batches that are not made by a collate function: leave one out")
+        return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {})))
 
     loader = make_loader
 
@@ -141,7 +263,8 @@ class Dataset:
         """What workers must know of this."""
         seed = self.shuffling.seed if self.shuffling else self.seed
         collate = self.batching.collate if self.batching else None
-        pipeline = Pipeline(self.stages, seed, collate or self.collate)
+        pad = self.batching.pad if self.batching else {}
+        pipeline = Pipeline(self.stages, seed, collate or self.collate, padding=pad)
         return Work(self.format_name, self._storage, pipeline, self.strict, self.options)
 
     def index_cache(self) -> IndexCache:
@@ -151,21 +274,37 @@ class Dataset:
         listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
         return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
 
-    def order(self, manifest: Manifest) -> Order:
-        """The order's parameters for this data. Raises ConfigError."""
+    def order(self, data: Population) -> Order:
+        """The order's parameters for this data, which is a manifest's view. Raises ConfigError."""
         if self.batching is None:
             raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+        if self.batching.bucketed and (self.lengths is None or self.shuffling is None):
+            lacks = ".length(field) before it" if self.lengths is None else ".shuffle(), whose windows it works in"
+            raise ConfigError(f"batch(bucketed=True) needs {lacks}")
         how = {} if self.shuffling is None else vars(self.shuffling)
-        return Order.resolve(manifest, batch=self.batching.size, partial=self.batching.partial, **how)
+        return Order.resolve(data, batch=self.batching.size, partial=self.batching.partial, **how)
 
-    def planner(self, manifest: Manifest, rank: int, world_size: int, uneven: bool) -> Planner:
-        """A rank's view of the order for this data. Raises ConfigError."""
+    def calendar(self, order: Order) -> Calendar:
+        """The epochs of this order. Raises ConfigError."""
+        return Calendar.resolve(order, **self.epoch_length)
+
+    def planner(self, known: Surveyed, rank: int, world_size: int, uneven: bool) -> Planner:
+        """A rank's part of the order for this data. Raises ConfigError."""
+        manifest, mine = known.manifest, (rank, world_size, uneven)
         if self.sampling is None:
-            return Planner(manifest, self.order(manifest), rank, world_size, uneven)
+            order = self.order(known.view)
+            calendar = self.calendar(order)
+            return Planner(manifest, order, *mine, view=known.view, calendar=calendar, lengths=known.lengths)
         assert self.batching is not None
         batch = None if self.sampling.in_batches else self.batching.size
         draws = Draws(self.sampling, manifest.num_samples, batch)
-        return DrawnPlanner(manifest, draws.order(self.batching.partial), draws, rank, world_size, uneven)
+        order = draws.order(self.batching.partial)
+        return DrawnPlanner(manifest, order, draws, *mine, calendar=self.calendar(order))
+
+    def _refuse_beside_sampler(self, what: str) -> None:
+        """ConfigError where a sampler says which samples come, and when."""
+        if self.sampling is not None:
+            raise ConfigError(f"{what}: the order is the sampler's; leave one of the two out")
 
     @property
     def _storage(self) -> Storage:

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tqdm import tqdm
-
 from rayingest.errors import ConfigError
-from rayingest.formats import get_format
-from rayingest.formats.indexing import index_locally
 from rayingest.observe.rescale import Rescale
 from rayingest.observe.watch import LoaderWatch
 from rayingest.options import (
@@ -30,16 +26,16 @@ from rayingest.options import (
 )
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
-from rayingest.plan.manifest import Manifest
 from rayingest.plan.metrics import Watch
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
+from rayingest.plan.view import view_mark
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
-from rayingest.storage.index_cache import IndexCache
 from rayingest.stream import Stream
 from rayingest.summary import describe
+from rayingest.surveying import survey
 from rayingest.transforms.decode_path import PATHS, choose_path
 
 if TYPE_CHECKING:
@@ -162,12 +158,12 @@ def make_loader(
         from rayingest.cluster.session import connect
 
         connect(start_timeout)
-    manifest = _manifest(dataset.index_cache(), ranks.rank, on_ray)
-    planner = dataset.planner(manifest, ranks.rank, ranks.world_size, uneven)
+    known = survey(dataset, dataset.index_cache(), ranks.rank, on_ray)
+    planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
     work = dataset.work
     work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
-    stream = Stream(manifest, planner, work, flag_valid=skip or planner.order.partial == "pad")
+    stream = Stream(known.manifest, planner, work, flag_valid=skip or planner.order.partial == "pad")
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
@@ -186,7 +182,15 @@ def make_loader(
         watch = LoaderWatch()
         source = _local_source(stream, max_bytes, kept, watch)
     pipeline = stream.work.pipeline
-    codec = StateCodec(planner.fingerprint, planner.order, pipeline.path, pipeline.code_mark)
+    codec = StateCodec(
+        planner.fingerprint,
+        planner.order,
+        pipeline.path,
+        pipeline.code_mark,
+        view=view_mark(known.limits),
+        calendar=planner.calendar,
+        lengths=known.lengths_mark,
+    )
     return Loader(
         source,
         _View(planner, codec),
@@ -203,34 +207,6 @@ def make_loader(
 def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None) -> Quarantine:
     name = f"{stream.manifest.fingerprint}-rank{stream.planner.rank}"
     return Quarantine(folder, name, max_errors, stream.work.storage.storage_options)
-
-
-def _manifest(cache: IndexCache, rank: int, on_ray: bool) -> Manifest:
-    """The index: kept, or made now by whoever comes first."""
-    with tqdm(desc="indexing", unit="shard", delay=0.5, leave=False, disable=None) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        if on_ray and get_format(cache.format_name).opens_shards:
-            from rayingest.cluster.indexing import index_on_cluster
-
-            return index_on_cluster(cache, rank, progress)
-        with cache.locked():
-            manifest = cache.load()
-            if manifest is None:
-                manifest = index_locally(
-                    cache.listing,
-                    cache.format_name,
-                    cache.storage,
-                    block_bytes=cache.block_bytes,
-                    strict=cache.strict,
-                    options=cache.options,
-                    progress=progress,
-                )
-                cache.save(manifest)
-            return manifest
 
 
 def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
@@ -295,5 +271,5 @@ def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine 
     if max_bytes is None:
         order, manifest = stream.planner.order, stream.manifest
         window = order.window_steps * order.batch / stream.planner.world_size
-        max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / manifest.num_samples))
+        max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / stream.planner.view.num_samples))
     return LocalSource(stream, max_bytes, quarantine, watch.tick)

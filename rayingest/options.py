@@ -195,6 +195,16 @@ def _device(value: Any) -> Any:
     return value
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError
+    return value
+
+
+def _length(value: Any) -> Any:
+    return value if callable(value) else _text(value)
+
+
 _URLS = "a path, folder, glob, brace range or URL, or a list of them"
 
 Names = Annotated[Sequence[str], kind("a list of names", _names)]
@@ -207,6 +217,8 @@ Seed = Annotated[int, whole("a whole number from 0 to 2**64 - 1", 0, (1 << 64) -
 Flag = Annotated[bool, kind("True or False", _flag)]
 Seconds = Annotated[float, kind("a number of seconds, more than 0", _seconds)]
 Function = Annotated[Callable[..., Any], kind("a function, or whatever else can be called", _function)]
+Length = Annotated[str | Callable[..., Any], kind("a field's name, or a function of a sample", _length)]
+Text = Annotated[str, kind("text that is not empty", _text)]
 Urls = Annotated[str | os.PathLike[str] | Sequence[str | os.PathLike[str]], kind(_URLS, _urls, hidden=True)]
 Place = Annotated[str | os.PathLike[str], kind("a path, or a URL, of a file or folder", _place, hidden=True)]
 Folder = Annotated[str | os.PathLike[str], kind("a folder of this machine's", _folder_here)]

@@ -37,6 +37,20 @@ Spans = list[Span]
 """One for each shard to read from."""
 
 
+def spans_of(manifest: Manifest, blocks: Iterable[int]) -> Spans:
+    """Where these blocks of a manifest lie, in the same order."""
+    spans: Spans = []
+    for number in blocks:
+        shard = int(manifest.shard[number])
+        url, size, mark = manifest.url(shard), int(manifest.sizes[shard]), manifest.marks[shard]
+        block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
+        if spans and spans[-1][0] == url:
+            spans[-1][-1].append(block)
+        else:
+            spans.append((url, size, mark, [block]))
+    return spans
+
+
 @dataclass(frozen=True)
 class Work:
     """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
@@ -102,7 +116,7 @@ class Work:
 class Rows:
     """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length."""
 
-    epoch: int
+    cycle: int
     table_of: np.ndarray
     row_of: np.ndarray
     ordinals: np.ndarray
@@ -110,7 +124,7 @@ class Rows:
     def samples(self, work: Work, tables: Sequence[pa.Table]) -> tuple[Samples, dict[int, DataError]]:
         """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
         bad: dict[int, DataError] = {}
-        chosen = (self.table_of, self.row_of, self.ordinals, self.epoch)
+        chosen = (self.table_of, self.row_of, self.ordinals, self.cycle)
         return work.pipeline.run_samples(tables, *chosen, bad if work.skip else None), bad
 
 
@@ -132,27 +146,16 @@ class Stream:
 
     def spans(self, blocks: Iterable[int]) -> Spans:
         """Where these blocks lie, in the same order."""
-        manifest = self.manifest
-        spans: Spans = []
-        for number in blocks:
-            shard = int(manifest.shard[number])
-            url, size, mark = manifest.url(shard), int(manifest.sizes[shard]), manifest.marks[shard]
-            block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
-            if spans and spans[-1][0] == url:
-                spans[-1][-1].append(block)
-            else:
-                spans.append((url, size, mark, [block]))
-        return spans
+        return spans_of(self.manifest, blocks)
 
     def heads(self) -> list[Head]:
         """From which the schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""
-        manifest = self.manifest
+        view = self.planner.view
         heads = []
-        for block in np.flatnonzero(manifest.samples)[:_LEARN_BLOCKS].tolist():
-            rows = np.arange(min(_LEARN_SAMPLES, manifest.samples[block]))
-            heads.append(
-                (self.spans([block]), Rows(0, np.zeros_like(rows), rows, manifest.first_ordinal[block] + rows))
-            )
+        for block in np.flatnonzero(view.samples)[:_LEARN_BLOCKS]:
+            rows = view.row(block, np.arange(min(_LEARN_SAMPLES, view.samples[block])))
+            ordinals = self.manifest.first_ordinal[block] + rows
+            heads.append((self.spans([int(block)]), Rows(0, np.zeros_like(rows), rows, ordinals)))
         return heads
 
     def place(self, block: int) -> tuple[str, int]:
@@ -189,7 +192,7 @@ class Stream:
     def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
         """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
         table_of = np.searchsorted(blocks, picks.block[chosen])
-        return Rows(picks.epoch, table_of, picks.row[chosen], picks.ordinal[chosen])
+        return Rows(picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen])
 
     def complete(self, picks: Picks, columns: Columns) -> Columns:
         """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`.

@@ -7,6 +7,7 @@ import math
 
 from rayingest.plan.batching import bounds
 from rayingest.plan.order import Order
+from rayingest.plan.view import View
 from rayingest.stream import Stream
 
 _FEW_BLOCKS = 16
@@ -22,11 +23,11 @@ def describe(stream: Stream, max_bytes: int) -> None:
         order_words = f"windows of {order.window_steps * order.batch:,} samples in {order.lanes} lane(s)"
     _log.info(
         "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
-        f"{manifest.num_samples:,}",
+        _samples(stream.planner.view),
         f"{manifest.num_blocks:,}",
         f"{len(manifest.paths):,}",
         _size(manifest.total_bytes),
-        f"{order.steps:,}",
+        f"{stream.planner.steps_per_epoch:,}",
         order_words,
         reads_per_block(order, world_size),
         _size(max_bytes),
@@ -34,6 +35,7 @@ def describe(stream: Stream, max_bytes: int) -> None:
     if order.seed is None or stream.planner.rank:
         return
     share = min(order.window_steps * order.batch, order.samples) / world_size
+    share *= manifest.num_samples / order.samples  # what lies between the samples is read with them
     block_bytes = manifest.total_bytes / manifest.num_blocks
     lanes = reads_per_block(order, world_size) * order.lanes / world_size
     window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(order, world_size)
@@ -63,6 +65,12 @@ def reads_per_block(order: Order, world_size: int) -> float:
         if end > begin:
             touched += (end - 1) // order.lane_batch - begin // order.lane_batch + 1
     return touched / order.lanes
+
+
+def _samples(view: View) -> str:
+    """How many samples there are, and of how many where some are left out."""
+    every = view.manifest.num_samples
+    return f"{every:,}" if view.num_samples == every else f"{view.num_samples:,} of {every:,}"
 
 
 def _size(nbytes: float) -> str:

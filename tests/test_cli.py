@@ -130,7 +130,7 @@ def test_what_cannot_work_is_one_line_on_stderr(run: Run, folder: Path, text: st
     (folder / "c.yaml").write_text(text)
     result = run("check", "c.yaml")
     assert result.exit_code == 1
-    errors = [line for line in result.stderr.splitlines() if line and "indexing" not in line]
+    errors = [line for line in result.stderr.splitlines() if line and "making the index" not in line]
     assert len(errors) == 1
     assert errors[0].startswith("rayingest: ")
     assert words in errors[0]

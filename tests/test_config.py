@@ -272,3 +272,21 @@ def test_the_configurations_that_come_with_it_hold(path: Path, monkeypatch: pyte
     """Every file in `configs/` can be loaded from the project's folder."""
     monkeypatch.chdir(ROOT)
     ri.load_config(path)
+
+
+def is_low(sample: dict[str, Any]) -> bool:
+    """A filter of the user's."""
+    return bool(sample["n"] < 9)
+
+
+def test_parts_of_the_data_and_their_lengths(write: Write) -> None:
+    """In the API's own words, in the order length, where, filter, skip and take; mistakes with their lines."""
+    path = write(
+        "read: {format: json, urls: a.jsonl}\nlength: n\nwhere: n > 1\nfilter: tests.test_config:is_low\nskip: 2\n"
+        "take: 7\nepoch: {passes: 2}\nshuffle: {}\nbatch: {size: 4, bucketed: true, pad: {x: {multiple_of: 8}}}\n"
+    )
+    made = ri.load_config(path).dataset()
+    data = ri.read_json("a.jsonl").length("n").where("n > 1").filter(is_low).skip(2).take(7).epoch(passes=2)
+    assert made == data.shuffle().batch(4, bucketed=True, pad={"x": ri.Pad(multiple_of=8)})
+    said = refused(write(LEAST + "where: n.x > 1\ntake: 0\nepoch: {passes: 1, samples: 8}\n"))
+    assert all(word in said for word in ("c.yaml:3: where", "'n.x' is no part", "c.yaml:4: take", "c.yaml:5: epoch"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,14 +20,16 @@ from rayingest.cli import inspect as inspection
 from rayingest.cli.source import named
 from rayingest.cli.verify import Verification
 from rayingest.config import load_config
+from rayingest.dataset import Dataset
 from rayingest.errors import IngestError
-from rayingest.formats.indexing import index_locally
 from rayingest.observe.commands import add_commands
-from rayingest.plan.manifest import Manifest
+from rayingest.plan.calendar import Calendar
 from rayingest.plan.order import ORDER_VERSION, Order
+from rayingest.plan.view import view_mark
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.summary import reads_per_block
+from rayingest.surveying import Surveyed, survey
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A YAML file, or with --format a path, glob or URL.")]
@@ -65,9 +68,11 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
         loaded = load_config(config)
         dataset = loaded.dataset()
         cache = dataset.index_cache()
-        manifest, _ = _manifest(cache, on_ray)
-        order = dataset.order(manifest)
-        _print_rows({**_data_rows(manifest, cache), **_order_rows(order, world_size)})
+        known = _surveyed(dataset, cache, on_ray)
+        order = dataset.order(known.view)
+        calendar = dataset.calendar(order)
+        version = 1 if calendar.is_plain and not known.limits and known.lengths is None else ORDER_VERSION
+        _print_rows({**_data_rows(known, cache), **_order_rows(order, version, calendar, world_size)})
         options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
         with dataset.loader(rank=0, world_size=world_size, **options) as loader:
             for batch in loader:
@@ -79,9 +84,11 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
 def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> None:
     """Make the index of a configuration's data, unless the kept one still holds: sizes and marks of all shards."""
     with _errors_told(debug):
-        cache = load_config(config).dataset().index_cache()
-        manifest, kept = _manifest(cache, on_ray)
-        _print_rows({**_data_rows(manifest, cache), "state": ["kept, and still holds" if kept else "made now"]})
+        dataset = load_config(config).dataset()
+        cache = dataset.index_cache()
+        kept = cache.load() is not None
+        known = _surveyed(dataset, cache, on_ray)
+        _print_rows({**_data_rows(known, cache), "state": ["kept, and still holds" if kept else "made now"]})
 
 
 @app.command()
@@ -94,12 +101,12 @@ def inspect(
 ) -> None:
     """Show what data there are: shards, counts, sizes, fields and what is in them, and a sheet of pictures."""
     with _errors_told(debug):
-        dataset = named(source, format_name)
+        dataset = replace(named(source, format_name), limits=(), lengths=None)  # all there is, whatever is taken of it
         cache = dataset.index_cache()
-        manifest, _ = _manifest(cache, on_ray=False)
-        _print_rows(_data_rows(manifest, cache))
-        _print_rows({"shards": [f"{'bytes':>15} {'blocks':>9} {'samples':>12}", *inspection.shards(manifest)]})
-        found = inspection.first_samples(dataset, manifest, samples)
+        known = _surveyed(dataset, cache, on_ray=False)
+        _print_rows(_data_rows(known, cache))
+        _print_rows({"shards": [f"{'bytes':>15} {'blocks':>9} {'samples':>12}", *inspection.shards(known.manifest)]})
+        found = inspection.first_samples(dataset, known.manifest, samples)
         _print_rows({"fields": [f"{name:<{_WIDTH}}{words}" for name, words in inspection.described(found).items()]})
         if sheet is not None:
             _print_rows(
@@ -122,38 +129,12 @@ def verify(source: Source, format_name: FormatName = None, debug: Debug = False)
             raise typer.Exit(1)
 
 
-def _manifest(cache: IndexCache, on_ray: bool) -> tuple[Manifest, bool]:
-    """The manifest, and whether it was there already."""
-    kept = cache.load()
-    if kept is not None:
-        return kept, True
-    with tqdm(total=len(cache.listing), desc="indexing", unit="shard") as bar:
+def _surveyed(dataset: Dataset, cache: IndexCache, on_ray: bool) -> Surveyed:
+    if on_ray:
+        from rayingest.cluster.session import connect
 
-        def progress(done: int, total: int) -> None:
-            bar.update(done - bar.n)
-
-        if on_ray:
-            return _index_on_ray(cache, progress), False
-        with cache.locked():
-            manifest = index_locally(
-                cache.listing,
-                cache.format_name,
-                cache.storage,
-                block_bytes=cache.block_bytes,
-                strict=cache.strict,
-                options=cache.options,
-                progress=progress,
-            )
-            cache.save(manifest)
-            return manifest, False
-
-
-def _index_on_ray(cache: IndexCache, progress: Any) -> Manifest:
-    from rayingest.cluster.indexing import index_on_cluster
-    from rayingest.cluster.session import connect
-
-    connect(60.0)
-    return index_on_cluster(cache, 0, progress)
+        connect(60.0)
+    return survey(dataset, cache, 0, on_ray, shown=True)
 
 
 @contextmanager
@@ -170,24 +151,27 @@ def _errors_told(debug: bool) -> Iterator[None]:
 add_commands(app, _errors_told)
 
 
-def _data_rows(manifest: Manifest, cache: IndexCache) -> dict[str, list[str]]:
+def _data_rows(known: Surveyed, cache: IndexCache) -> dict[str, list[str]]:
+    manifest = known.manifest
+    taken = f"{known.view.num_samples:,} samples: {view_mark(known.limits)}"
     return {
         "data": [f"{manifest.num_samples:,} samples in {len(manifest.paths):,} shards under {redact(manifest.root)}"],
         "blocks": [f"{manifest.num_blocks:,}, {manifest.total_bytes:,} bytes of samples in memory"],
         "fingerprint": [manifest.fingerprint],
         "index": [redact(cache.location)],
+        **({"taken": [taken]} if known.limits else {}),
     }
 
 
-def _order_rows(order: Order, world_size: int) -> dict[str, list[str]]:
+def _order_rows(order: Order, version: int, calendar: Calendar, world_size: int) -> dict[str, list[str]]:
     how = "file order"
     if order.seed is not None:
         window = order.window_steps * order.batch
         how = f"seed {order.seed}, windows of {window:,} samples ({order.window_steps:,} steps), {order.lanes} lane(s)"
     left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
     return {
-        "order": [f"version {ORDER_VERSION}, {how}"],
-        "steps": [f"{order.steps:,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"],
+        "order": [f"version {version}, {how}"],
+        "steps": [f"{calendar.epoch_steps:,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"],
         "reads": [f"{reads_per_block(order, world_size):.2f} per block and epoch on {world_size} rank(s)"],
     }
 

@@ -14,6 +14,7 @@ from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Manifest
 from rayingest.storage.redact import redact
+from rayingest.stream import spans_of
 from rayingest.transforms.pipeline import Samples
 
 _SHOWN_SHARDS = 20
@@ -41,9 +42,7 @@ def first_samples(dataset: Dataset, manifest: Manifest, count: int) -> Samples:
     each = -(-count // len(chosen))
     found: list[dict[str, Any]] = []
     for number in chosen.tolist():
-        shard = int(manifest.shard[number])
-        inside = (int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number]))
-        span = manifest.url(shard), int(manifest.sizes[shard]), manifest.marks[shard], [inside]
+        (span,) = spans_of(manifest, [number])
         found += decoded(work, Block(span, int(manifest.first_ordinal[number])), each)[0]
     return Samples(found[:count])
 

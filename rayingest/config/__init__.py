@@ -15,14 +15,30 @@ from typing import Any
 from rayingest import dataset as api
 from rayingest.config.document import Loc, Mistakes, read_document, unknown_key
 from rayingest.config.functions import AFTER_COPY, resolve, resolve_decoder
-from rayingest.config.sections import BATCH, LOADER, READS, SHUFFLE, AnySection, Section, check_section
+from rayingest.config.sections import BATCH, EPOCH, LOADER, READS, SHUFFLE, AnySection, Section, check_section
 from rayingest.errors import ConfigError
 from rayingest.options import nearest
 from rayingest.sources import READERS
 
 __all__ = ["Config", "Section", "load_config"]
 
-SECTIONS = ("read", "select", "decode", "map", "map_batches", "shuffle", "batch", "loader", "job")
+SECTIONS = (
+    "read",
+    "select",
+    "decode",
+    "map",
+    "map_batches",
+    "length",
+    "where",
+    "filter",
+    "skip",
+    "take",
+    "epoch",
+    "shuffle",
+    "batch",
+    "loader",
+    "job",
+)
 _NEEDED = ("read", "batch")
 
 
@@ -83,6 +99,17 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
     for stage, arguments in _stages(data, mistakes):
         if dataset is not None:
             dataset = _added(dataset, stage, arguments, (stage,), mistakes)
+    for method in ("length", "where", "filter", "skip", "take"):
+        if method in data:
+            value = data[method]
+            if method == "filter" or (method == "length" and ":" in str(value)):
+                value = resolve(value, {}, (method,), mistakes)
+            if dataset is not None and value is not None:
+                dataset = _added(dataset, method, value, (method,), mistakes)
+    if "epoch" in data:
+        epoch = check_section(EPOCH, data["epoch"], ("epoch",), mistakes)
+        if dataset is not None and epoch is not None:
+            dataset = _added(dataset, "epoch", epoch.given(), ("epoch",), mistakes)
     if "shuffle" in data:
         shuffle = check_section(SHUFFLE, data["shuffle"], ("shuffle",), mistakes)
         if dataset is not None and shuffle is not None:

@@ -33,6 +33,7 @@ def _section_of(call: Callable[..., Any], without: Collection[str] = ()) -> type
 READS = {name: _section_of(reader) for name, reader in READERS.items()}
 SHUFFLE = _section_of(Dataset.shuffle)
 BATCH = _section_of(Dataset.batch)
+EPOCH = _section_of(Dataset.epoch)
 LOADER = _section_of(Dataset.loader, without={"rank", "world_size", "pool"})
 """Without what belongs to a process."""
 

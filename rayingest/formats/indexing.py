@@ -7,7 +7,8 @@ elsewhere alike. Keeping a manifest is the business of `storage.index_cache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rayingest.errors import ConfigError
@@ -15,6 +16,7 @@ from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard, check_options
 from rayingest.plan.manifest import Manifest, ShardBlocks
 from rayingest.storage.files import Storage
+from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 
@@ -39,37 +41,35 @@ def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) ->
     return manifest
 
 
-def index_locally(
-    listing: Listing,
-    format_name: str,
-    storage: Storage,
-    *,
-    block_bytes: int,
-    strict: bool = True,
-    options: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    threads: int = 8,
-) -> Manifest:
-    """The manifest, made by threads of this process; `progress(done, total)` is called after each shard.
+@dataclass(frozen=True)
+class IndexSurvey:
+    """The manifest as a `Survey`: a part is a shard."""
 
-    The error of the first damaged shard in the listing's order among those seen ends it, and no further shard is begun.
-    """
-    total = len(listing)
-    with ThreadPoolExecutor(max(1, min(threads, total)), "rayingest-index") as pool:
-        jobs = [
-            pool.submit(
-                index_shard, format_name, storage, listing.url(i), listing.sizes[i], block_bytes, strict, options or {}
-            )
-            for i in range(total)
-        ]
-        try:
-            for done, job in enumerate(as_completed(jobs), 1):
-                if job.exception() is not None:
-                    break
-                if progress is not None:
-                    progress(done, total)
-        finally:
-            for job in jobs:
-                job.cancel()
-    failed = [job for job in jobs if not job.cancelled() and job.exception() is not None]
-    return build_manifest(listing, [job.result() for job in failed[:1] or jobs])
+    cache: IndexCache
+
+    @property
+    def name(self) -> str:
+        return "index"
+
+    @property
+    def key(self) -> str:
+        return self.cache.key
+
+    @property
+    def is_light(self) -> bool:
+        return not get_format(self.cache.format_name).opens_shards
+
+    def load(self) -> Manifest | None:
+        return self.cache.load()
+
+    def save(self, value: Manifest) -> None:
+        self.cache.save(value)
+
+    def parts(self) -> list[Callable[[], ShardBlocks]]:
+        cache, listing = self.cache, self.cache.listing
+        how = cache.block_bytes, cache.strict, cache.options
+        shards = ((listing.url(i), int(listing.sizes[i])) for i in range(len(listing)))
+        return [partial(index_shard, cache.format_name, cache.storage, url, size, *how) for url, size in shards]
+
+    def join(self, results: Sequence[ShardBlocks]) -> Manifest:
+        return build_manifest(self.cache.listing, results)

@@ -1,9 +1,9 @@
 """An order that somebody else gives: the indices that a sampler draws, epoch after epoch.
 
-Owns how a sampler, any iterable of indices or of batches of them, becomes a function of the epoch: epoch e is what its
-e-th iteration gives, begun with the sampler as it was. One with `set_epoch` is told the epoch instead; one with
-`num_replicas` and `rank` is asked as each of them, which gives the global batches that all of them together take. A
-sampler is never iterated itself, only copies of it. Knows no torch.
+Owns how a sampler, any iterable of indices or of batches of them, becomes a function of the epoch (where a calendar has
+epochs of another length: of the cycle): epoch e is what its e-th iteration gives, begun with the sampler as it was. One
+with `set_epoch` is told the epoch instead; one with `num_replicas` and `rank` is asked as each of them, which gives the
+global batches that all of them together take. A sampler is never iterated itself, only copies of it. Knows no torch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from rayingest.errors import ConfigError
 from rayingest.plan.batching import Share, bounds, share
+from rayingest.plan.calendar import Calendar
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
@@ -181,24 +182,33 @@ class DrawnPlanner(Planner):
     """One rank's view of a sampler's order; of data that are one block, which is needed until the end."""
 
     def __init__(
-        self, manifest: Manifest, order: Order, draws: Draws, rank: int, world_size: int, uneven: bool
+        self,
+        manifest: Manifest,
+        order: Order,
+        draws: Draws,
+        rank: int,
+        world_size: int,
+        uneven: bool,
+        *,
+        calendar: Calendar | None = None,
     ) -> None:
-        super().__init__(manifest, order, rank, world_size, uneven)
+        super().__init__(manifest, order, rank, world_size, uneven, calendar=calendar)
         self._draws = draws
 
     @property
     def fingerprint(self) -> str:
         return f"{self.manifest.fingerprint}-{self._draws.mark()}"
 
-    def locate(self, epoch: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        drawn = self._draws.epoch(epoch)
+    def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        drawn = self._draws.epoch(cycle)
         return *drawn.locate(places), drawn.index[places]
 
-    def last_use(self, block: np.ndarray, step: int) -> np.ndarray:
-        return np.full(len(block), self.steps_per_epoch)
+    def last_use(self, block: np.ndarray, epoch: int, step: int) -> np.ndarray:
+        cycle, _ = self.calendar.locate(epoch, step)
+        return np.full(len(block), self.calendar.step_in(epoch, cycle, self.order.steps))
 
-    def _share(self, epoch: int, step: int) -> Share:
-        begins = self._draws.epoch(epoch).begins
+    def _share(self, cycle: int, step: int) -> Share:
+        begins = self._draws.epoch(cycle).begins
         if begins is None:
             return share(self.order, step, self.rank, self.world_size)
         first, last = begins[step : step + 2].tolist()

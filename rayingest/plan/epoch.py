@@ -8,23 +8,23 @@ from __future__ import annotations
 import numpy as np
 
 from rayingest.plan.keys import fold, permutation
-from rayingest.plan.manifest import Manifest
+from rayingest.plan.manifest import Population
 from rayingest.plan.order import Order
 
 
 class EpochSequence:
     """Where every place of the epoch's sequence of N samples lies in the data."""
 
-    def __init__(self, manifest: Manifest, order: Order, epoch: int) -> None:
+    def __init__(self, data: Population, order: Order, epoch: int) -> None:
         self.epoch = epoch
         self._samples = order.samples
         if order.seed is None:
-            self._blocks = np.arange(manifest.num_blocks)
+            self._blocks = np.arange(data.num_blocks)
             self._rotation = 0
         else:
-            self._blocks = permutation(manifest.num_blocks, fold("blocks", order.seed, epoch))
+            self._blocks = permutation(data.num_blocks, fold("blocks", order.seed, epoch))
             self._rotation = fold("rotation", order.seed, epoch) % order.samples
-        counts = manifest.samples[self._blocks]
+        counts = data.samples[self._blocks]
         self._ends: np.ndarray = np.cumsum(counts)
 
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

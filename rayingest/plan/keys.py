@@ -51,7 +51,12 @@ def fold(domain: str, *parts: int) -> int:
 
 def hashes(count: int, key: int) -> np.ndarray:
     """uint64[count]: distinct keyed hashes of 0..count-1 (the outputs of SplitMix64 seeded with the key)."""
-    return mix64_array(np.uint64(key) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA))
+    return hashes_at(np.arange(count), np.uint64(key))
+
+
+def hashes_at(index: np.ndarray, keys: np.ndarray | np.uint64) -> np.ndarray:
+    """uint64: entry `index` (0 or more) of `hashes` with a key, or with a key for each."""
+    return mix64_array(keys + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA))
 
 
 def permutation(n: int, key: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -46,6 +47,25 @@ class ShardBlocks:
             samples=np.add.reduceat(self.samples, firsts),
             nbytes=np.add.reduceat(self.nbytes, firsts),
         )
+
+
+class Population(Protocol):
+    """Blocks and how many samples each has: all that an order asks of its data. A `Manifest` is one, so is a view."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_samples(self) -> int: ...
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    @property
+    def samples(self) -> np.ndarray: ...
+
+    @property
+    def nbytes(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """The order's parameters: what the user asked for, resolved against the data once and for all.
 
-Nothing here depends on ranks, workers or machines, so that the stream does not either. Order version 1.
+Nothing here depends on ranks, workers or machines, so that the stream does not either.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.manifest import Manifest
+from rayingest.plan.manifest import Population
 
-ORDER_VERSION = 1
+ORDER_VERSION = 2
+"""Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it."""
 PARTIALS = ("drop", "pad", "short")
 
 _WINDOW_BATCHES = 16
@@ -42,7 +43,7 @@ class Order:
     @classmethod
     def resolve(
         cls,
-        manifest: Manifest,
+        data: Population,
         *,
         batch: int,
         partial: str = "drop",
@@ -51,7 +52,7 @@ class Order:
         lanes: int | None = None,
     ) -> Order:
         """The order for this data. `window` counts samples over all lanes. Raises ConfigError."""
-        samples = manifest.num_samples
+        samples = data.num_samples
         if batch < 1:
             raise ConfigError(f"batch({batch}): a global batch has at least 1 sample")
         if partial not in PARTIALS:
@@ -68,10 +69,10 @@ class Order:
         if seed is None:
             return cls(samples, batch, partial, None, 1, 1)
         if window is None:
-            mean = max(1.0, manifest.total_bytes / samples)
+            mean = max(1.0, data.total_bytes / samples)
             window = max(_WINDOW_BATCHES * batch, int(_WINDOW_BYTES / mean))
         if lanes is None:
-            lanes = _default_lanes(manifest, batch, window)
+            lanes = _default_lanes(data, batch, window)
         elif lanes < 1 or batch % lanes:
             raise ConfigError(f"lanes={lanes} does not divide the global batch of {batch}: each step takes as many")
         elif lanes > samples:
@@ -86,7 +87,7 @@ class Order:
 
     @property
     def full_steps(self) -> int:
-        """Steps of an epoch in which every row is a sample of its own."""
+        """Steps of a cycle in which every row is a sample of its own."""
         return self.samples // self.batch
 
     @property
@@ -96,7 +97,7 @@ class Order:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch, on every rank."""
+        """Steps of a cycle, on every rank."""
         return self.full_steps + (self.partial != "drop" and self.tail > 0)
 
     @cached_property
@@ -130,15 +131,15 @@ class Order:
         return number, begin, np.where(covered | (samples - end < rows), samples, end)
 
 
-def _default_lanes(manifest: Manifest, batch: int, window: int) -> int:
-    samples = manifest.num_samples
-    if samples < batch or (window >= samples and manifest.total_bytes <= _ONE_LANE_BYTES):
+def _default_lanes(data: Population, batch: int, window: int) -> int:
+    samples = data.num_samples
+    if samples < batch or (window >= samples and data.total_bytes <= _ONE_LANE_BYTES):
         return 1
     most = max(64, batch // 32)
     lanes = 1
     while lanes * 2 <= most and batch % (lanes * 2) == 0:
         lanes *= 2
-    largest = int(manifest.nbytes.max())
+    largest = int(data.nbytes.max())
     while lanes > 1 and lanes * largest > _LANES_BYTES:
         lanes //= 2
     return lanes

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayingest.plan.batching import Share, check_ranks, share
+from rayingest.plan.buckets import by_length, turns
+from rayingest.plan.calendar import Calendar
 from rayingest.plan.epoch import EpochSequence
 from rayingest.plan.keys import MAX_SORTED, fold, permutation, permute
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
+from rayingest.plan.view import View
 
 _PIECE = 16384
 """Of a window too large to keep whole, up to this many offsets are permuted at once: numpy costs most per call."""
@@ -25,15 +28,17 @@ _PIECE = 16384
 class Picks:
     """A rank's samples of one step, in row order; arrays of one length.
 
-    `rows` is the number of rows of the batch. Where a rank has none (a short last batch), the arrays still name one
-    sample, whose fields give the empty batch its columns. `until` is the first step of the epoch at which nothing of
-    the sample's window is left to take. `place` is where the sample is in the epoch's sequence, `window_begin` and
-    `window_end` what its window takes there before it is permuted: with a part of its neighbour where it is one of a
-    lane's ends and shorter than a window is, and everything in file order.
+    `cycle` is which time through the data the step is in. `rows` is the number of rows of the batch. Where a rank has
+    none (a short last batch), the arrays still name one sample, whose fields give the empty batch its columns. `until`
+    is the first step, counted in the epoch, at which nothing of the sample's window is left to take. `place` is where
+    the sample is in the cycle's sequence, `window_begin` and `window_end` what its window takes there before it is
+    permuted: with a part of its neighbour where it is one of a lane's ends and shorter than a window is, and everything
+    in file order.
     """
 
     epoch: int
     step: int
+    cycle: int
     rows: int
     block: np.ndarray
     row: np.ndarray
@@ -46,20 +51,35 @@ class Picks:
 
 
 class Planner:
-    """One rank's view of the order."""
+    """One rank's part of the order, over all samples or a `view`; epochs are the `calendar`'s, or once through.
+
+    `lengths`, where given (by ordinal), bring samples of similar length together in a step; an order in windows only.
+    """
 
     def __init__(
-        self, manifest: Manifest, order: Order, rank: int = 0, world_size: int = 1, uneven: bool = False
+        self,
+        manifest: Manifest,
+        order: Order,
+        rank: int = 0,
+        world_size: int = 1,
+        uneven: bool = False,
+        *,
+        view: View | None = None,
+        calendar: Calendar | None = None,
+        lengths: np.ndarray | None = None,
     ) -> None:
         check_ranks(order.batch, rank, world_size, uneven)
         self.manifest, self.order, self.rank, self.world_size = manifest, order, rank, world_size
-        self._epochs: OrderedDict[int, EpochSequence] = OrderedDict()
+        self.view = View.whole(manifest) if view is None else view
+        self.calendar = Calendar(order.steps, order.steps) if calendar is None else calendar
+        self._lengths = lengths
+        self._cycles: OrderedDict[int, EpochSequence] = OrderedDict()
         self._pieces: dict[int, tuple[tuple[int, int], int, np.ndarray]] = {}
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch."""
-        return self.order.steps
+        return self.calendar.epoch_steps
 
     @property
     def fingerprint(self) -> str:
@@ -70,33 +90,40 @@ class Planner:
         """The samples of this step; raises IndexError where the epoch has no such step."""
         if not 0 <= step < self.steps_per_epoch:
             raise IndexError(f"step {step} of an epoch of {self.steps_per_epoch} steps")
-        mine = self._share(epoch, step)
+        cycle, at = self.calendar.locate(epoch, step)
+        mine = self._share(cycle, at)
         rows = len(mine)
         if not rows:
-            mine = Share(np.zeros(1, np.int64), np.full(1, step * self.order.lane_batch), np.ones(1, bool))
+            mine = Share(np.zeros(1, np.int64), np.full(1, at * self.order.lane_batch), np.ones(1, bool))
             mine = Share(mine.lane, np.minimum(mine.position, self.order.lane_samples[0] - 1), mine.valid)
-        place, until, *window = self._places(epoch, mine)
-        block, row, ordinal = self.locate(epoch, place)
+        place, until, *window = self._places(cycle, mine)
+        block, row, ordinal = self.locate(cycle, place)
         if self.order.seed is None:
-            until = self.last_use(block, step)
-        return Picks(epoch, step, rows, block, row, ordinal, mine.valid, until, place, *window)
+            until = self.last_use(block, epoch, step)
+        else:
+            until = self.calendar.step_in(epoch, cycle, 0) + until
+        return Picks(epoch, step, cycle, rows, block, row, ordinal, mine.valid, until, place, *window)
 
-    def locate(self, epoch: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Block, row in the block and ordinal of the samples at these places of an epoch's sequence; int64 each."""
-        block, row = self._sequence(epoch).locate(places)
+    def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Block, row in the block and ordinal of the samples at these places of a cycle's sequence; int64 each."""
+        block, nth = self._sequence(cycle).locate(places)
+        row = self.view.row(block, nth)
         return block, row, self.manifest.first_ordinal[block] + row
 
-    def last_use(self, block: np.ndarray, step: int) -> np.ndarray:
-        """In file order, the first step behind `step` at which nothing of these blocks is left to take."""
-        last_place = self.manifest.first_ordinal[block] + self.manifest.samples[block] - 1
+    def last_use(self, block: np.ndarray, epoch: int, step: int) -> np.ndarray:
+        """In file order, the first later step of the cycle at which nothing of these blocks is left to take."""
+        cycle, at = self.calendar.locate(epoch, step)
+        last_place = self.view.first_place[block] + self.view.samples[block] - 1
         # A row of padding may repeat a block that is past.
-        return np.clip(last_place // self.order.batch + 1, step + 1, self.steps_per_epoch)
+        until = np.clip(last_place // self.order.batch + 1, at + 1, self.order.steps)
+        return np.asarray(self.calendar.step_in(epoch, cycle, 0) + until)
 
-    def _share(self, epoch: int, step: int) -> Share:
+    def _share(self, cycle: int, step: int) -> Share:
+        """This rank's rows of a step of a cycle."""
         return share(self.order, step, self.rank, self.world_size)
 
-    def _places(self, epoch: int, mine: Share) -> tuple[np.ndarray, ...]:
-        """Places in the epoch's sequence, after each window's permutation, and each window's `until`, begin and end."""
+    def _places(self, cycle: int, mine: Share) -> tuple[np.ndarray, ...]:
+        """Places in the cycle's sequence, after each window's permutation, and each window's `until`, begin and end."""
         order = self.order
         if order.seed is None:
             zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(mine)))
@@ -107,7 +134,7 @@ class Planner:
         number, begin, end = order.windows(lane, lowest // order.lane_batch)
         counts = np.diff(np.r_[starts, len(mine)])
         offset = mine.position - np.repeat(begin, counts)
-        mixed = self._mix(epoch, lane, number, end - begin, offset, starts, counts)
+        mixed = self._mix(cycle, lane, number, begin, end - begin, offset, starts, counts)
         samples, lane_begin = order.lane_samples[lane], order.lane_begin[lane]
         until = np.where(end >= samples, order.steps, -(-end // order.lane_batch))
         place = np.repeat(lane_begin + begin, counts) + mixed
@@ -119,9 +146,10 @@ class Planner:
 
     def _mix(
         self,
-        epoch: int,
+        cycle: int,
         lane: np.ndarray,
         number: np.ndarray,
+        first: np.ndarray,
         size: np.ndarray,
         offset: np.ndarray,
         starts: np.ndarray,
@@ -130,32 +158,48 @@ class Planner:
         """Where each window's permutation sends the offsets; one run of offsets a lane."""
         mixed = np.empty(len(offset), np.int64)
         lowest, highest = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
-        columns = (array.tolist() for array in (lane, number, size, lowest, highest, starts, counts))
+        columns = (array.tolist() for array in (lane, number, first, size, lowest, highest, starts, counts))
         for *window, start, count in zip(*columns, strict=True):
-            begin, piece = self._piece(epoch, *window)
+            begin, piece = self._piece(cycle, *window)
             run = slice(start, start + count)
             mixed[run] = piece[offset[run] - begin]
         return mixed
 
-    def _piece(self, epoch: int, lane: int, number: int, size: int, low: int, high: int) -> tuple[int, np.ndarray]:
-        """A window's permutation from some offset on, `low` to `high` in it; kept while the lane's steps are in it."""
+    def _piece(
+        self, cycle: int, lane: int, number: int, first: int, size: int, low: int, high: int
+    ) -> tuple[int, np.ndarray]:
+        """A window's permutation from some offset on, `low` to `high` in it; kept while the lane's steps are in it.
+
+        The window begins at position `first` of the lane.
+        """
         kept = self._pieces.get(lane)
-        if kept is None or kept[0] != (epoch, number) or low < kept[1] or high >= kept[1] + len(kept[2]):
-            key = fold("window", self.order.seed or 0, epoch, lane, number)
-            if size <= MAX_SORTED:
-                kept = (epoch, number), 0, permutation(size, key).astype(np.uint16)
+        if kept is None or kept[0] != (cycle, number) or low < kept[1] or high >= kept[1] + len(kept[2]):
+            key = fold("window", self.order.seed or 0, cycle, lane, number)
+            if self._lengths is not None:
+                kept = (cycle, number), 0, self._bucketed(cycle, lane, first, permutation(size, key))
+            elif size <= MAX_SORTED:
+                kept = (cycle, number), 0, permutation(size, key).astype(np.uint16)
             else:
                 ahead = _PIECE * lane // self.order.lanes  # lanes come to the end of their pieces in turn
                 end = min(size, ((high + ahead) // _PIECE + 1) * _PIECE - ahead)
-                kept = (epoch, number), low, permute(np.arange(low, end), size, key)
+                kept = (cycle, number), low, permute(np.arange(low, end), size, key)
             self._pieces[lane] = kept
         return kept[1], kept[2]
 
-    def _sequence(self, epoch: int) -> EpochSequence:
-        """This epoch's sequence; two are kept, as reading runs ahead across an epoch's end."""
-        if epoch not in self._epochs:
-            self._epochs[epoch] = EpochSequence(self.manifest, self.order, epoch)
-            if len(self._epochs) > 2:
-                self._epochs.popitem(last=False)
-        self._epochs.move_to_end(epoch)
-        return self._epochs[epoch]
+    def _bucketed(self, cycle: int, lane: int, first: int, mixed: np.ndarray) -> np.ndarray:
+        """A window's permutation with samples of similar length in the same steps."""
+        assert self._lengths is not None
+        order = self.order
+        *_, ordinal = self.locate(cycle, order.lane_begin[lane] + first + mixed)
+        at, steps = first // order.lane_batch, len(mixed) // order.lane_batch
+        turn = turns(at, steps, order.window_steps, order.seed or 0, cycle)
+        return np.asarray(mixed[by_length(self._lengths[ordinal], order.lane_batch, turn)])
+
+    def _sequence(self, cycle: int) -> EpochSequence:
+        """This cycle's sequence; two are kept, as reading runs ahead across its end."""
+        if cycle not in self._cycles:
+            self._cycles[cycle] = EpochSequence(self.view, self.order, cycle)
+            if len(self._cycles) > 2:
+                self._cycles.popitem(last=False)
+        self._cycles.move_to_end(cycle)
+        return self._cycles[cycle]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from rayingest.errors import StateError
+from rayingest.plan.calendar import Calendar
 from rayingest.plan.order import ORDER_VERSION, Order
 
 STATE_VERSION = 1
@@ -24,13 +25,18 @@ class StateCodec:
     """Turns positions into states and back, for one stream.
 
     `decode` names what decodes (a state of another is refused: its bytes could differ); `code` marks the transforms'
-    code (another is warned of: it may or may not matter).
+    code (another is warned of: it may or may not matter). `view` names what is left out of the data, "" for nothing; a
+    `calendar` says how long an epoch is, None: once through the data. `lengths` is a hash of the lengths by which
+    samples are brought together, "" where they are not.
     """
 
     fingerprint: str
     order: Order
     decode: str
     code: str
+    view: str = ""
+    calendar: Calendar | None = None
+    lengths: str = ""
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         """The state after `step` steps of `epoch`: JSON, under 1 KB, the same on every rank."""
@@ -43,7 +49,7 @@ class StateCodec:
         version = state.get("version")
         if version != STATE_VERSION:
             raise StateError(f"the state's version is {version!r}; this rayingest reads version {STATE_VERSION}")
-        mine = self._identity()
+        mine = {"view": None, "epoch_steps": None, "lengths": None, **self._identity()}
         differs = [
             f"{name}: the state has {state.get(name)!r}, this loader {value!r}"
             for name, value in mine.items()
@@ -54,11 +60,12 @@ class StateCodec:
         if differs:
             raise StateError("the state belongs to another stream; " + "; ".join(differs) + self._remedy(state))
         epoch, step = state.get("epoch"), state.get("step")
-        if not (_counts(epoch) and _counts(step)) or step > self.order.steps:
-            raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {self.order.steps} steps")
+        steps = self.order.steps if self.calendar is None else self.calendar.epoch_steps
+        if not (_counts(epoch) and _counts(step)) or step > steps:
+            raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {steps} steps")
         if state.get("code") != self.code:
             _log.warning("the transforms' code has changed since this state was saved: later samples may differ")
-        return (epoch + 1, 0) if step == self.order.steps else (epoch, step)
+        return (epoch + 1, 0) if step == steps else (epoch, step)
 
     def _remedy(self, state: Mapping[str, Any]) -> str:
         """What helps where the state differs in nothing but how images are decoded."""
@@ -68,15 +75,20 @@ class StateCodec:
 
     def _identity(self) -> dict[str, Any]:
         order = self.order
+        named = {"view": self.view, "lengths": self.lengths}
+        beside: dict[str, Any] = {name: value for name, value in named.items() if value}
+        if self.calendar is not None and not self.calendar.is_plain:
+            beside["epoch_steps"] = self.calendar.epoch_steps
         return {
             "fingerprint": self.fingerprint,
-            "order": ORDER_VERSION,
+            "order": ORDER_VERSION if beside else 1,
             "samples": order.samples,
             "batch": order.batch,
             "partial": order.partial,
             "seed": order.seed,
             "lanes": order.lanes,
             "window_steps": order.window_steps,
+            **beside,
             "decode": self.decode,
         }
 

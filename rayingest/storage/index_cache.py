@@ -1,8 +1,7 @@
 """The index of a data set, kept as one file so that it is made once.
 
-Owns where that file lies, what makes it stale, and that one process of a node makes it while the others wait. It is
-an Arrow IPC file behind a checksum: nothing in it is run when it is read, and no credentials are in it. A file that is
-damaged or of another version counts as absent.
+Owns where that file lies, what makes it stale, and that one process of a node makes it while the others wait. No
+credentials are in it. A file of another version counts as absent.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import logging
 import os
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,31 +20,23 @@ from typing import Any
 import filelock
 import numpy as np
 import platformdirs
-import pyarrow as pa
 
-from rayingest.errors import ConfigError, IngestError
+from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Manifest
-from rayingest.storage.arrow import int64_column, text_column
 from rayingest.storage.files import Storage, local_path
+from rayingest.storage.kept import KeptFile
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 
 INDEX_VERSION = 1
 
 _ARRAYS = ("shard", "begin", "end", "samples", "nbytes")
-_HEADER = b"rayingest"
-_MAGIC = b"rayingest index\n"
-_CHECKSUM_BYTES = 16
 _log = logging.getLogger("rayingest")
 
 
 def cache_folder() -> Path:
     """The user's folder for indexes, not necessarily there yet."""
     return Path(platformdirs.user_cache_dir("rayingest")) / "index"
-
-
-class _ForeignFileError(ConfigError):
-    """What lies where the index is to be is somebody else's."""
 
 
 @dataclass(frozen=True)
@@ -89,34 +79,16 @@ class IndexCache:
 
         Raises ConfigError where `index` names a file of something else, which is not to be overwritten.
         """
-        location = self.location
-        try:
-            data = self.storage.read_if_there(location)
-            if data and self.index is not None and not data.startswith(_MAGIC):
-                raise _ForeignFileError(
-                    f"index={redact(self.index)!r}: {redact(location)} is no index of rayingest, and is left as it is: "
-                    "name another file, or a folder"
-                )
-            return None if data is None else self._parse(data)
-        except _ForeignFileError:
-            raise
-        except (pa.ArrowException, ValueError, KeyError, TypeError, OSError, IngestError) as error:
-            _log.warning("the index %s cannot be used and is made again: %s", redact(location), error)
-            return None
+        return self._file.load(self._manifest)
 
     def save(self, manifest: Manifest) -> None:
-        """Keep the manifest: written aside, then renamed. In the user's cache folder a failure is only warned of."""
-        location = self.location
-        data = self._serialized(manifest)
-        try:
-            if (path := local_path(location)) is not None:
-                _write_local(Path(path), data)
-            else:
-                self.storage.on_filesystem(location, lambda fs, name: _write_remote(fs, name, data), "write")
-        except (OSError, IngestError) as error:
-            if self.index is not None:
-                raise ConfigError(f"cannot write the index to {redact(location)}: {error}") from None
-            _log.warning("the index is not kept: cannot write %s: %s", location, error)
+        """Keep the manifest. In the user's cache folder a failure is only warned of."""
+        columns: dict[str, Any] = {"paths": self._shown_paths, "marks": list(manifest.marks), "sizes": manifest.sizes}
+        self._file.save(self._header, columns | {name: getattr(manifest, name) for name in _ARRAYS})
+
+    @property
+    def _file(self) -> KeptFile:
+        return KeptFile("index", self.location, self.storage, wanted=self.index is not None)
 
     @contextmanager
     def locked(self, timeout: float = -1) -> Iterator[None]:
@@ -146,34 +118,13 @@ class IndexCache:
             return False
         return self.storage.on_filesystem(self.index, lambda fs, name: bool(fs.isdir(name)), "stat")
 
-    def _serialized(self, manifest: Manifest) -> bytes:
-        columns: dict[str, Any] = {"paths": self._shown_paths, "marks": list(manifest.marks), "sizes": manifest.sizes}
-        columns |= {name: getattr(manifest, name) for name in _ARRAYS}
-        table = pa.table({name: _one_row(values) for name, values in columns.items()})
-        table = table.replace_schema_metadata({_HEADER: json.dumps(self._header).encode()})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(table)
-        body = bytes(sink.getvalue())
-        return _MAGIC + _checksum(body) + body
-
-    def _parse(self, data: bytes) -> Manifest | None:
-        # Arrow trusts what it parses, so the checksum comes first.
-        start = len(_MAGIC) + _CHECKSUM_BYTES
-        body = data[start:]
-        if data[:start] != _MAGIC + _checksum(body):
-            raise ValueError("its checksum does not hold")
-        table = pa.ipc.open_file(pa.BufferReader(body)).read_all()
-        header = json.loads((table.schema.metadata or {})[_HEADER])
-        paths, marks = (table[name][0].values.to_pylist() for name in ("paths", "marks"))
-        # Arrow's own conversion would import pandas first.
-        sizes, *arrays = (np.from_dlpack(table[name][0].values) for name in ("sizes", *_ARRAYS))
-        same = header == self._header and paths == self._shown_paths and tuple(marks) == self.listing.marks
-        if not same or not np.array_equal(sizes, self.listing.sizes):
+    def _manifest(self, header: dict[str, Any], columns: dict[str, Any]) -> Manifest | None:
+        listing = self.listing
+        same = header == self._header and columns["paths"] == self._shown_paths
+        if not same or tuple(columns["marks"]) != listing.marks or not np.array_equal(columns["sizes"], listing.sizes):
             return None
-        return Manifest(
-            self.listing.root, self.listing.paths, sizes, self.listing.marks, **dict(zip(_ARRAYS, arrays, strict=True))
-        )
+        arrays = {name: columns[name] for name in _ARRAYS}
+        return Manifest(listing.root, listing.paths, columns["sizes"], listing.marks, **arrays)
 
 
 @contextmanager
@@ -205,34 +156,3 @@ def _lock_folder() -> Path:
         folder = Path(tempfile.gettempdir()) / f"rayingest-{os.getuid()}"
         folder.mkdir(exist_ok=True)
     return folder
-
-
-def _one_row(values: Any) -> pa.Array:
-    """The values as the single row of a list column: columns of one file may then differ in length."""
-    array = text_column(values) if isinstance(values, list) else int64_column(values)
-    return pa.LargeListArray.from_arrays(int64_column([0, len(array)]), array)
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest()
-
-
-def _write_local(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _write_remote(fs: Any, name: str, data: bytes) -> None:
-    folder, _, base = name.rpartition("/")
-    aside = f"{folder}/.{base}.{uuid.uuid4().hex}.tmp"
-    fs.makedirs(folder, exist_ok=True)
-    fs.pipe_file(aside, data)
-    fs.mv(aside, name)

@@ -7,12 +7,15 @@ anywhere and put together later, bit for bit the same. What a column is was deci
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from rayingest.errors import ConfigError
 from rayingest.plan.protocols import Column, Columns
+from rayingest.transforms.padding import PLAIN, Pad, mask_name
 from rayingest.transforms.schema import FieldType, Schema, length_name
 
 Rows = slice | np.ndarray
@@ -38,24 +41,35 @@ def collate(samples: Sequence[Mapping[str, Any]], schema: Schema, *, written: Wr
         columns[name] = _column(name, values, field) if whole is None else whole
         if field.padded:
             columns[length_name(name)] = np.fromiter(map(len, values), np.int64, len(values))
+        if field.pad.mask:
+            columns[mask_name(name)] = _padded(
+                [np.ones(len(value), np.bool_) for value in values], np.bool_, field.pad, 0
+            )
     return columns
 
 
-def assemble(parts: Sequence[tuple[Rows, Columns]], total: int, allocate: Allocate) -> Columns:
+def assemble(
+    parts: Sequence[tuple[Rows, Columns]],
+    total: int,
+    allocate: Allocate,
+    padding: Mapping[str, Pad] = MappingProxyType({}),
+) -> Columns:
     """The columns of `total` samples of which each part holds those at its rows; every row belongs to one part.
 
-    Equal to `collate` of all the samples. Arrays are written once, into what `allocate` gives. Raises ConfigError for
-    parts whose shapes do not fit together.
+    Equal to `collate` of all the samples; `padding` as the schema has it. Arrays are written once, into what `allocate`
+    gives. Raises ConfigError for parts whose shapes do not fit together.
     """
     parts = [(rows, columns) for rows, columns in parts if columns]
     result: Columns = {}
+    pads = {**padding, **{mask_name(name): replace(pad, value=0) for name, pad in padding.items() if pad.mask}}
     for name in parts[0][1] if parts else ():
         column = [(rows, columns[name]) for rows, columns in parts]
-        result[name] = _joined(name, column, total, allocate, length_name(name) in parts[0][1])
+        pad = pads.get(name, PLAIN if length_name(name) in parts[0][1] else None)
+        result[name] = _joined(name, column, total, allocate, pad)
     return result
 
 
-def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocate: Allocate, may_pad: bool) -> Column:
+def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocate: Allocate, pad: Pad | None) -> Column:
     arrays = [(rows, data) for rows, data in parts if isinstance(data, np.ndarray)]
     if not arrays:
         column: list[Any] = [None] * total
@@ -67,7 +81,7 @@ def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocat
     shapes = dict.fromkeys(data.shape[1:] for _, data in arrays)
     shape = next(iter(shapes))
     if len(shapes) > 1:
-        if len(shape) != 1 or not may_pad:
+        if len(shape) != 1 or pad is None:
             raise ConfigError(_misfit(name, shapes))
         shape = max(shapes)
     out = allocate((total, *shape), arrays[0][1].dtype)
@@ -75,9 +89,9 @@ def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocat
         if data.shape[1:] == shape:
             out[rows] = data
         else:
-            width = data.shape[1]
-            out[rows, :width] = data
-            out[rows, width:] = 0
+            assert pad is not None
+            out[rows] = pad.value
+            out[rows, pad.place(data.shape[1], shape[0])] = data
     return out
 
 
@@ -87,14 +101,18 @@ def _column(name: str, values: list[Any], field: FieldType) -> Column:
     if not field.ndim:
         return np.array(values, field.dtype)
     if field.padded:
-        out = np.zeros((len(values), max(map(len, values))), field.dtype)
-        for row, value in zip(out, values, strict=True):
-            row[: len(value)] = value
-        return out
+        return _padded(values, field.dtype, field.pad, field.pad.value)
     shapes = dict.fromkeys(value.shape for value in values)
     if len(shapes) > 1:
         raise ConfigError(_misfit(name, shapes))
     return np.stack(values)
+
+
+def _padded(values: list[Any], dtype: Any, pad: Pad, value: float) -> np.ndarray:
+    out = np.full((len(values), pad.width(max(map(len, values)))), value, dtype)
+    for row, own in zip(out, values, strict=True):
+        row[pad.place(len(own), len(row))] = own
+    return out
 
 
 def _written_whole(values: list[Any], field: FieldType, written: Written) -> np.ndarray | None:

@@ -10,8 +10,8 @@ for those whose business it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -25,9 +25,10 @@ from rayingest.transforms.collate import collate
 from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, name_of, user_line
+from rayingest.transforms.padding import Pad
 from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
 from rayingest.transforms.rows import Rows
-from rayingest.transforms.schema import FieldType, Schema, infer
+from rayingest.transforms.schema import FieldType, Schema, infer, with_padding
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
 __all__ = ["Decode", "Map", "MapBatches", "Pipeline", "Samples", "Select", "Stage"]
@@ -41,8 +42,8 @@ class Pipeline:
 
     `source` is the place of the data set among those read together; `path` is how images are decoded, one of
     `decode_path.PATHS`. `collate`, where given, gets the list of sample dicts and returns a dict of arrays or lists
-    with the batch as first axis. `schema` is what `learn` gave; samples are held to it, unless there is a `collate`.
-    Raises ConfigError for stages that cannot work.
+    with the batch as first axis. `schema` is what `learn` gave; samples are held to it, unless there is a `collate`;
+    its fields are padded as of `padding`. Raises ConfigError for stages that cannot work.
     """
 
     stages: tuple[Stage, ...]
@@ -51,6 +52,7 @@ class Pipeline:
     source: int = 0
     schema: Schema | None = None
     path: str = PILLOW
+    padding: Mapping[str, Pad] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -61,9 +63,7 @@ class Pipeline:
             raise ConfigError(f"collate={self.collate!r} cannot be called; give a function of a list of samples")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            field.name: self.__dict__[field.name] for field in fields(self)
-        }  # set-up instances stay in their process
+        return {each.name: self.__dict__[each.name] for each in fields(self)}  # set-up instances stay in their process
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:
@@ -101,7 +101,7 @@ class Pipeline:
             except DataError as error:
                 where = Rows(tables[table_of[place]]).where(int(row_of[place]))
                 raise DataError(error.reason, **where, sample=int(ordinals[place])) from error
-        return infer(samples, samples.fixed)
+        return with_padding(infer(samples, samples.fixed), self.padding)
 
     def run_samples(
         self,

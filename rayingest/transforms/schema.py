@@ -9,12 +9,13 @@ padded at the end and come with `<field>_length`, everything else is a list. Put
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.transforms.padding import PLAIN, Pad, mask_name
 
 RESERVED = ("__index__", "__valid__")
 """Columns that every batch may have of the loader's own."""
@@ -28,14 +29,15 @@ _INT64, _FLOAT64, _BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.
 class FieldType:
     """What becomes of one field: an array of `dtype` with `ndim` dimensions a sample, or (dtype None) a list.
 
-    `padded`: 1-D arrays of any length; others are stacked. `shape`: that of every sample's array, None where the first
-    samples do not share one (then a batch of different shapes is an error).
+    `padded`: 1-D arrays of any length, as `pad` says; others are stacked. `shape`: that of every sample's array, None
+    where the first samples do not share one (then a batch of different shapes is an error).
     """
 
     dtype: np.dtype[Any] | None = None
     ndim: int = 0
     padded: bool = False
     shape: tuple[int, ...] | None = None
+    pad: Pad = PLAIN
 
     def __str__(self) -> str:
         if self.dtype is None:
@@ -75,6 +77,22 @@ def infer(samples: Sequence[Mapping[str, Any]], fixed: Collection[str] = ()) -> 
     return schema
 
 
+def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldType]:
+    """The schema with these fields padded so. ConfigError for a field that cannot be."""
+    made = dict(schema)
+    for name, pad in padding.items():
+        field = made.get(name)
+        if field is None:
+            raise ConfigError(f"pad: there is no field {name!r}; there are {', '.join(map(repr, schema)) or 'none'}")
+        if not field.padded or field.dtype is None:
+            raise ConfigError(f"pad: field {name!r} is {field}, not of one dimension and any length: nothing to pad")
+        if pad.mask and mask_name(name) in schema:
+            raise ConfigError(f"pad: the mask of {name!r} is called {mask_name(name)!r}, as a field is: rename one")
+        pad.check(name, field.dtype)
+        made[name] = replace(field, pad=pad)
+    return made
+
+
 def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The sample with its fields in the schema's order, and arrays where the schema has them.
 
@@ -83,7 +101,12 @@ def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """
     if sample.keys() != schema.keys():
         raise DataError(_different_fields(sample, schema))
-    return {name: _take(name, sample[name], field) for name, field in schema.items()}
+    return {
+        name: field.pad.fit(name, _take(name, sample[name], field))
+        if field.padded
+        else _take(name, sample[name], field)
+        for name, field in schema.items()
+    }
 
 
 def length_name(field: str) -> str:

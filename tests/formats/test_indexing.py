@@ -12,11 +12,12 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
-from rayingest.formats.indexing import build_manifest, index_locally, index_shard
+from rayingest.formats.indexing import IndexSurvey, build_manifest, index_shard
 from rayingest.plan.manifest import Manifest
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.urls import Listing, list_shards
+from rayingest.survey import do_parts
 
 SUFFIXES = get_format("json_lines").suffixes
 
@@ -27,7 +28,8 @@ def write(folder: Path, counts: list[int]) -> None:
 
 
 def indexed(listing: Listing, **kwargs: Any) -> Manifest:
-    return index_locally(listing, "json_lines", Storage(), block_bytes=20, **kwargs)
+    survey = IndexSurvey(IndexCache(listing, "json_lines", 20))
+    return survey.join(do_parts(survey.parts(), **kwargs))
 
 
 def test_shards_are_joined_in_order_whatever_the_threads(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Surveys on Ray: their parts done by tasks all over the cluster, once for all ranks of a job.
+
+The first rank to ask makes a named actor that has it made; all others find it and wait for the same answer. Rank 0
+shows the progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from rayingest.errors import IngestError, WorkerError
+from rayingest.storage.index_cache import locked
+from rayingest.survey import Part, Progress, Survey
+
+_POLL_SECONDS = 0.2
+_PARTS_A_TASK = 8
+_TASKS_A_CPU = 4
+_TRIES = 3
+_CALLERS = 1024
+
+_log = logging.getLogger("rayingest")
+
+T = TypeVar("T")
+
+
+@ray.remote(num_cpus=0, max_retries=3)
+def _do(parts: Sequence[Part]) -> list[Any]:
+    return [part() for part in parts]
+
+
+class _Surveyor:
+    """Makes one survey, on the first call of `build`; every call gets it."""
+
+    def __init__(self, survey: Survey[Any]) -> None:
+        self._survey = survey
+        self._done = self._total = 0
+
+    def progress(self) -> tuple[int, int]:
+        """Parts done so far, of how many; 0 of 0 at first."""
+        return self._done, self._total
+
+    def build(self) -> Any:
+        """What is kept, or made and then kept."""
+        with locked(self._survey.key):
+            value = self._survey.load()
+            if value is None:
+                value = self._make()
+                self._survey.save(value)
+        return value
+
+    def _make(self) -> Any:
+        parts = self._survey.parts()
+        self._total = len(parts)
+        if len(parts) <= _PARTS_A_TASK:  # done before another worker has started
+            return self._survey.join([part() for part in parts])
+        tasks = [parts[i : i + _PARTS_A_TASK] for i in range(0, len(parts), _PARTS_A_TASK)]
+        results: list[list[Any]] = [[] for _ in tasks]
+        running: dict[Any, int] = {}
+        begun = 0
+        # Tasks take no CPU, as far as Ray knows: it may have none to give.
+        most = max(8, _TASKS_A_CPU * int(ray.cluster_resources().get("CPU", 0)))
+        while begun < len(tasks) or running:
+            while begun < len(tasks) and len(running) < most:
+                ref = _do.remote(tasks[begun])
+                running[ref] = begun
+                begun += 1
+            (ready, *_), _ = ray.wait(list(running), num_returns=1)
+            place = running.pop(ready)
+            results[place] = ray.get(ready)
+            self._done += len(results[place])
+        return self._survey.join([one for some in results for one in some])
+
+
+def survey_on_cluster(survey: Survey[T], rank: int, progress: Progress) -> T:
+    """What is kept, or else made by the cluster. Raises what a part raised."""
+    for attempt in range(1, _TRIES + 1):
+        kept = survey.load()  # again after a failure: whoever ended may have had it made
+        if kept is not None:
+            return kept
+        try:
+            return _ask(survey, rank, progress)
+        except RayActorError as error:  # its owner, another rank, may have ended
+            if attempt == _TRIES:
+                raise WorkerError(f"making the {survey.name} died {attempt} times; lastly: {error}") from error
+        except RayTaskError as error:
+            if isinstance(error.cause, IngestError):
+                raise error.cause from None
+            raise
+    raise AssertionError("unreachable")
+
+
+def _ask(survey: Survey[T], rank: int, progress: Progress) -> T:
+    name = f"rayingest:{survey.key}"
+    options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": _CALLERS}
+    surveyor = ray.remote(_Surveyor).options(**options).remote(survey)
+    answer = surveyor.build.remote()
+    if rank:
+        _log.info("waiting for the %s", survey.name)
+    while True:
+        try:
+            value: T = ray.get(answer, timeout=_POLL_SECONDS)
+        except GetTimeoutError:
+            if not rank:
+                progress(*ray.get(surveyor.progress.remote()))
+        else:
+            return value

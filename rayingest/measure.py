@@ -1,0 +1,194 @@
+"""Measures: one number that a function gives of every sample, found once for all of the data and kept beside its index.
+
+Owns what is read and decoded for it, which is no more than the function needs, the numbers' file, and what makes that
+stale. What the numbers are for is the business of the view.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.plan.manifest import Manifest
+from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.kept import KeptFile
+from rayingest.stream import Spans, Work, spans_of
+from rayingest.transforms.code_mark import code_mark
+from rayingest.transforms.functions import failure
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.program import compile_stages
+from rayingest.transforms.rows import Rows
+from rayingest.transforms.stages import Decode, Select, Stage
+
+MEASURE_VERSION = 1
+
+_BLOCKS_A_PART = 4
+_SAMPLES_AT_ONCE = 64
+_LONGEST = 1 << 32
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What `fn` says of a sample as it is after the stages; `name` is what it is called in messages and states.
+
+    `fields` are all that it needs, None for the whole sample; `numbers`: it says lengths, not True or False.
+    ConfigError where the sample would depend on chance.
+    """
+
+    name: str
+    fn: Callable[[dict[str, Any]], Any]
+    stages: tuple[Stage, ...] = ()
+    fields: tuple[str, ...] | None = None
+    numbers: bool = False
+
+    def __post_init__(self) -> None:
+        program = compile_stages(self.needed)
+        for step in (*program.head, *program.tail):
+            function = getattr(step, "function", None)
+            if function is not None and function.rng is not None:
+                raise ConfigError(
+                    f"{self.name} comes after {function.what}, which draws random numbers: what it says would differ "
+                    "from epoch to epoch; put it before"
+                )
+
+    @cached_property
+    def needed(self) -> tuple[Stage, ...]:
+        """The stages, without what the fields do not need."""
+        return self.stages if self.fields is None else _narrowed(self.stages, self.fields)
+
+    @property
+    def mark(self) -> str:
+        """8 hex digits of the code."""
+        return code_mark([MEASURE_VERSION, *((type(stage).__name__, vars(stage)) for stage in self.needed), self.fn])
+
+    def of(self, work: Work, spans: Spans, ordinals: np.ndarray) -> np.ndarray:
+        """What it says (bool[n] or int64[n]) of all samples in these blocks, whose first samples have these ordinals.
+
+        Raises DataError, ConfigError.
+        """
+        found: list[int] = []
+        for table, first in zip(work.read(spans), ordinals.tolist(), strict=True):
+            rows = Rows(table)
+            for begin in range(0, table.num_rows, _SAMPLES_AT_ONCE):
+                row = np.arange(begin, min(table.num_rows, begin + _SAMPLES_AT_ONCE))
+                samples = work.pipeline.run_samples([table], np.zeros_like(row), row, first + row, 0)
+                for sample, i in zip(samples, row.tolist(), strict=True):
+                    found.append(self._said(sample, {**rows.where(i), "sample": first + i}))
+        return np.array(found, np.int64 if self.numbers else np.bool_)
+
+    def _said(self, sample: dict[str, Any], where: dict[str, Any]) -> int:
+        try:
+            said = self.fn(sample)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise failure(self.name, error, self.fn, **where) from error
+        is_bool = isinstance(said, (bool, np.bool_))
+        if is_bool and not self.numbers:
+            return bool(said)
+        if self.numbers and not is_bool and isinstance(said, (int, np.integer)) and 0 <= said < _LONGEST:
+            return int(said)
+        must = f"give a whole number from 0 to {_LONGEST - 1}" if self.numbers else "say True or False"
+        raise DataError(f"{self.name} gave {said!r}; it must {must}", **where)
+
+
+@dataclass(frozen=True)
+class LengthOf:
+    """How long a field is: what `len` says, or the number that it is."""
+
+    field: str
+
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        value = sample[self.field]
+        return len(value) if hasattr(value, "__len__") else value
+
+
+@dataclass(frozen=True)
+class MeasureSurvey:
+    """A measure of a data set as a `Survey`: bool[num_samples], or of the least unsigned type, by ordinal.
+
+    A part is a few blocks.
+    """
+
+    measure: Measure
+    manifest: Manifest
+    cache: IndexCache
+    work: Work
+
+    @property
+    def name(self) -> str:
+        return f"answer of {self.measure.name}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.cache.key}-{self.measure.mark}"
+
+    @property
+    def is_light(self) -> bool:
+        return False
+
+    def load(self) -> np.ndarray | None:
+        return self._file.load(self._value)
+
+    def save(self, value: np.ndarray) -> None:
+        self._file.save(self._header, {"value": value if self.measure.numbers else value.astype(np.uint8)})
+
+    def _value(self, header: dict[str, Any], columns: dict[str, Any]) -> np.ndarray | None:
+        if header != self._header:
+            return None
+        value: np.ndarray = columns["value"]
+        return value if self.measure.numbers else value == 1
+
+    def parts(self) -> list[Callable[[], np.ndarray]]:
+        pipeline = Pipeline(self.measure.needed, 0)
+        work = replace(self.work, pipeline=pipeline, skip=False)
+        blocks = range(self.manifest.num_blocks)
+        chosen = [blocks[i : i + _BLOCKS_A_PART] for i in range(0, len(blocks), _BLOCKS_A_PART)]
+        first = self.manifest.first_ordinal
+        return [partial(self.measure.of, work, spans_of(self.manifest, some), first[list(some)]) for some in chosen]
+
+    def join(self, results: Sequence[np.ndarray]) -> np.ndarray:
+        value = np.concatenate(results)
+        return value.astype(np.min_scalar_type(int(value.max()))) if self.measure.numbers else value
+
+    @property
+    def _file(self) -> KeptFile:
+        location = f"{self.cache.location.removesuffix('.arrow')}-{self.measure.mark}.arrow"
+        return KeptFile(self.name, location, self.cache.storage, wanted=self.cache.index is not None)
+
+    @property
+    def _header(self) -> dict[str, Any]:
+        marks = hashlib.blake2b("\0".join(self.manifest.marks).encode(), digest_size=16).hexdigest()
+        return {
+            "version": MEASURE_VERSION,
+            "data": self.manifest.fingerprint,
+            "marks": marks,
+            "code": self.measure.mark,
+        }
+
+
+def _narrowed(stages: Sequence[Stage], fields: Sequence[str]) -> tuple[Stage, ...]:
+    """The stages that make these fields, and nothing else as far as that can be told; maps need the whole sample."""
+    kept: list[Stage] = [Select({name: name for name in fields})]
+    wanted = set(fields)
+    for place in range(len(stages) - 1, -1, -1):
+        stage = stages[place]
+        if isinstance(stage, Select):
+            narrow = {new: old for new, old in stage.fields.items() if new in wanted}
+            if narrow:
+                kept.insert(0, Select(narrow))
+            wanted = set(narrow.values())
+        elif isinstance(stage, Decode):
+            functions = {name: fn for name, fn in stage.functions.items() if name in wanted}
+            if functions:
+                kept.insert(0, Decode(functions))
+        else:
+            return (*stages[: place + 1], *kept)
+    first = Select({name: name for name in sorted(wanted)}) if wanted and not isinstance(kept[0], Select) else None
+    return (first, *kept) if first is not None else tuple(kept)

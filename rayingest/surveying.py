@@ -1,0 +1,79 @@
+"""Having a survey made: here or by a Ray cluster, with its progress shown; and all that a data set needs of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from rayingest.formats.indexing import IndexSurvey
+from rayingest.measure import Measure, MeasureSurvey
+from rayingest.plan.manifest import Manifest
+from rayingest.plan.view import Keep, Limit, View
+from rayingest.storage.index_cache import IndexCache
+from rayingest.survey import Survey, survey_here
+
+if TYPE_CHECKING:
+    from rayingest.dataset import Dataset
+
+T = TypeVar("T")
+
+
+def make(survey: Survey[T], rank: int, on_ray: bool, shown: bool = False) -> T:
+    """What is kept, or made now by whoever comes first. `on_ray`: by the cluster that this process is connected to.
+
+    Progress is shown on a terminal where it takes long, or in any case where it is to be `shown`.
+    """
+    how = {"delay": 0.0} if shown else {"delay": 0.5, "leave": False, "disable": None}
+    with tqdm(desc=f"making the {survey.name}", unit="part", **how) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        if on_ray and not survey.is_light:
+            from rayingest.cluster.surveys import survey_on_cluster
+
+            return survey_on_cluster(survey, rank, progress)
+        return survey_here(survey, progress)
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What is known of a data set before it is read: its manifest, and what there is to know of every sample.
+
+    `limits` have what measures say in the measures' places; `lengths` are by ordinal, None where nobody needs any.
+    """
+
+    manifest: Manifest
+    limits: tuple[Limit, ...]
+    lengths: np.ndarray | None
+
+    @cached_property
+    def view(self) -> View:
+        """The samples there are. ConfigError where there is none."""
+        return View.whole(self.manifest).through(self.limits)
+
+    @property
+    def lengths_mark(self) -> str:
+        """16 hex digits of the lengths, "" without them."""
+        if self.lengths is None:
+            return ""
+        return hashlib.blake2b(np.ascontiguousarray(self.lengths, "<u4").tobytes(), digest_size=8).hexdigest()
+
+
+def survey(dataset: Dataset, cache: IndexCache, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
+    """All surveys that the data set needs, each kept or made now."""
+    manifest = make(IndexSurvey(cache), rank, on_ray, shown)
+
+    def measured(measure: Measure) -> np.ndarray:
+        return make(MeasureSurvey(measure, manifest, cache, dataset.work), rank, on_ray, shown)
+
+    limits = (Keep(one.name, measured(one)) if isinstance(one, Measure) else one for one in dataset.limits)
+    bucketed = dataset.batching is not None and dataset.batching.bucketed
+    lengths = measured(dataset.lengths) if bucketed and dataset.lengths is not None else None
+    return Surveyed(manifest, tuple(limits), lengths)

@@ -1,0 +1,48 @@
+"""Expressions on fields."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rayingest.errors import ConfigError
+from rayingest.transforms.expressions import Expression
+
+SAMPLE = {"width": 300, "label": 3, "caption": "a cat", "json": {"ok": True}, "size": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "said"),
+    [
+        ("width >= 256 and label in (3, 5)", ("width", "label"), True),
+        ("not width % 2 == 1 and -label < 0", ("width", "label"), True),
+        ("len(caption) > 5 or size is not None", ("caption", "size"), False),
+        ('json["ok"]', ("json",), True),
+        ("100 < width <= 299", ("width",), False),
+    ],
+)
+def test_it_says_what_python_would(text: str, names: tuple[str, ...], said: bool) -> None:
+    """Of the fields that it names; it survives pickling."""
+    expression = pickle.loads(pickle.dumps(Expression(text)))
+    assert expression.names == names
+    assert expression(SAMPLE) is said
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("__import__('os')", "__import__"),
+        ("caption.upper() == 'A'", "caption.upper()"),
+        ("caption.__class__ == 1", "caption.__class__"),
+        ("[x for x in json]", r"\[x for x in json\]"),
+        ("len(caption, 2)", "len"),
+        ("width ** 9", "width"),
+        ("width =", "syntax"),
+        ("1 < 2", "no field"),
+    ],
+)
+def test_nothing_else_can_be_said(text: str, named: str) -> None:
+    """Calls, attributes, loops and powers are refused before anything runs."""
+    with pytest.raises(ConfigError, match=named):
+        Expression(text)
