@@ -178,6 +178,8 @@ def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
     """The same numbers in that dtype; None where it does not have them."""
     if np.can_cast(array.dtype, dtype, "safe") and (array.dtype.kind in "b" + dtype.kind or array.dtype.itemsize < 8):
         return array.astype(dtype, copy=False)
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        return None
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, casting="unsafe")
         back = cast.astype(array.dtype, casting="unsafe")
