@@ -118,7 +118,7 @@ def _column(column: pa.ChunkedArray, field: FieldType) -> _Column | None:
     is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if column.null_count or field.ndim != is_list or field.padded != (is_list and not is_fixed):
         return None
-    array = column.combine_chunks()
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # the latter copies
     flat = array.flatten() if is_list else array
     if flat.null_count or not is_number(flat.type):
         return None
