@@ -123,7 +123,7 @@ def _column(column: pa.ChunkedArray, field: FieldType) -> _Column | None:
     if flat.null_count or not is_number(flat.type):
         return None
     values = numbers(flat)
-    if values.dtype != field.dtype:
+    if values.dtype != field.dtype or (field.shape is not None and field.shape != (kind.list_size,)):
         return None
     if field.padded:
         bounds = numbers(array.offsets).astype(np.int64)
