@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test lint types
+.PHONY: setup demo test lint types bench-env
 
 demo: setup
 	$(BIN)/python jobs/train_digits.py
@@ -28,3 +28,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $@
+
+# For jobs/bench_peers.py: this package beside the loaders that it is compared with.
+bench-env:
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt setuptools
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt --requirement jobs/peers.txt --no-build-isolation --editable .

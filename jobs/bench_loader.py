@@ -194,7 +194,7 @@ def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
     try:
         for name in (PEER, CONTROL):
             enter(name, lambda: torch_loader(images, args.batch, args.workers))
-        ray.init(num_cpus=args.workers + 2, object_store_memory=args.store, include_dashboard=False)
+        ray.init("local", num_cpus=args.workers + 2, object_store_memory=args.store, include_dashboard=False)
         enter(OURS, lambda: our_loader(corpus.shards, args.batch, args.workers, args.folder / "index", args.path))
         turns: dict[str, list[Turn]] = {contestant.name: [] for contestant in contestants}
         with tqdm(total=args.rounds, desc="rounds") as bar:

@@ -23,6 +23,7 @@ from rayingest.plan.protocols import Columns
 from rayingest.plan.standins import FilledStep
 from rayingest.storage.files import Storage, local_path
 from rayingest.storage.redact import redact
+from rayingest.transforms.columnar import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples
 from rayingest.transforms.rows import Rows as RawRows
 from rayingest.transforms.schema import RESERVED
@@ -126,6 +127,10 @@ class Rows:
         bad: dict[int, DataError] = {}
         chosen = (self.table_of, self.row_of, self.ordinals, self.cycle)
         return work.pipeline.run_samples(tables, *chosen, bad if work.skip else None), bad
+
+    def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> Columns | None:
+        """All of them as columns at once, where nothing is done to any: none can be bad then. Else None."""
+        return work.pipeline.whole(blocks, self.table_of, self.row_of)
 
 
 Head = tuple[Spans, Rows]

@@ -122,3 +122,37 @@ def test_planning_costs_are_printed_for_each_world_size(capsys: pytest.CaptureFi
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("400 blocks, 20,000 samples, 4 shards")
     assert [line.split()[:2] for line in printed[2:]] == [["1", "64"], ["8", "128"]]
+
+
+def test_loaders_of_tables_are_given_the_same_rows(tmp_path: Path) -> None:
+    """Whatever loads them: all rows once an epoch, in columns of one type and shape."""
+    tables = job("peer_tables")
+    tokens = tables.token_rows(tmp_path, files=2, rows=40)
+    floats = tables.float_columns(tmp_path, files=2, rows=1024)
+    for table, width in ((tokens, 1), (floats, 17)):
+        theirs = list(tables.torch_loader(table, workers=0))
+        with tables.our_loader(table, workers=0) as loader:
+            ours = list(loader)
+        assert len(ours) == len(theirs) == (5 if table is tokens else 2)
+        for batch in ours:
+            del batch["__index__"]
+        assert len(ours[0]) == width
+        for name, column in theirs[0].items():
+            assert (column.dtype, column.shape) == (ours[0][name].dtype, ours[0][name].shape)
+            mine, his = (torch.cat([batch[name] for batch in some]).flatten().sort()[0] for some in (ours, theirs))
+            assert torch.equal(mine, his)
+
+
+def test_peers_are_compared_round_by_round() -> None:
+    """Ratios are to the DataLoader's turn of the same round, of rate and of CPU."""
+    bench = job("bench_peers")
+    turn = job("bench_loader").Turn
+    turns = {
+        bench.PEER: [turn(100, 2.0, 1.0, 0.0), turn(200, 2.0, 1.0, 0.0)],
+        bench.OURS: [turn(300, 1.0, 1.0, 0.0)] * 2,
+    }
+    figures = bench.summarise(turns, row_bytes=1000)
+    assert figures[bench.OURS]["ratio"]["median"] == pytest.approx((3 + 1.5) / 2)
+    assert figures[bench.OURS]["cpu_ratio"]["median"] == 2
+    assert figures[bench.OURS]["mb_per_second"]["median"] == pytest.approx(0.3)
+    assert "2.25 (1.88 to 2.62)" in bench.report("tokens", figures)

@@ -212,6 +212,31 @@ def test_a_sampled_run_is_resumed_on_other_ranks(name: str) -> None:
         run(ri.from_torch(data, sampler=list(SAMPLERS[name](data))[::-1]).batch(10), state=state)
 
 
+def test_epochs_of_another_length_go_on_with_what_the_sampler_draws_next() -> None:
+    """Twice through it, and a part of it, whichever batches are the sampler's; resumed in the second epoch."""
+    data = Pairs()
+    sampled = ri.from_torch(data, sampler=SAMPLERS["custom"](data)).batch(10)
+    listed = ri.from_torch(data, batch_sampler=BatchSampler(SAMPLERS["random"](data), 10, False))
+    for ours in (sampled, listed):
+        steps, _ = run(ours, epochs=4)
+        assert run(ours.epoch(passes=2), epochs=2)[0] == steps
+    steps, _ = run(sampled, epochs=3)
+    short = sampled.epoch(samples=60)
+    assert run(short, epochs=2)[0] == steps[:12]
+    _, state = run(short, epochs=2, steps=8)
+    assert run(short, 2, state=state)[0] == steps[8:12]
+
+
+def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
+    """Some of the items, shuffled or not; what a random dataset's items are is nothing to filter by."""
+    data = ri.from_torch(Pairs())
+    assert [i for step in run(data.skip(3).take(8).batch(4))[0] for i, _ in step] == list(range(3, 11))
+    parts = [run(part.shuffle(seed=1).batch(4, partial="short"))[0] for part in data.split(0.5, 0.5)]
+    assert sorted(i for steps in parts for step in steps for i, _ in step) == list(range(N))
+    with pytest.raises(ri.ConfigError, match="draws random numbers"):
+        data.filter(bool)
+
+
 def test_on_ray_it_is_the_same(cluster: Any) -> None:
     """Batches, random numbers, the sampler's order, and the error of an item."""
     ours = ri.from_torch(Noise(), sampler=WeightedRandomSampler([1.0] * 40, 80, generator=generator())).batch(8)
@@ -238,6 +263,13 @@ class Broken(Pairs):
         (lambda: ri.from_torch(Pairs(), sampler=iter([1])).batch(1), "only once"),
         (lambda: ri.from_torch(Pairs(), sampler=[1], batch_sampler=[[1]]), "leave one of them out"),
         (lambda: ri.from_torch(Pairs(), sampler=[1]).shuffle(), "the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).take(1), "take: the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).skip(1), "skip: the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).split(0.5), "split: the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).where("a > 1"), "where: the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).filter(bool), "filter: the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).batch(1, bucketed=True), "the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), collate_fn=list).batch(1, pad={"a": ri.Pad()}), "a collate function"),
         (lambda: ri.from_torch(Pairs(), batch_sampler=[[1]]).batch(2), "the batches are the batch_sampler's"),
         (lambda: batches(ri.from_torch(Pairs(), sampler=[N]).batch(1)), f"the data has 0 to {N - 1}"),
         (lambda: batches(ri.from_torch(Pairs(), sampler=["a"]).batch(1)), "must give indices"),

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from rayingest.errors import ConfigError, IngestError
+from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
 from rayingest.stream import Head, Rows, Work
+from rayingest.transforms.columnar import OpenBlock
 
 CONTROL = "control"
 """Calls of this group are answered at once, on a thread of their own, however long a decode takes."""
@@ -58,7 +59,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._work: dict[str, Work] = {}
-        self._blocks: dict[str, dict[int, pa.Table]] = {}
+        self._blocks: dict[str, dict[int, OpenBlock]] = {}
 
     def node(self) -> str:
         """The node this runs on; an answer also tells that it runs."""
@@ -90,18 +91,21 @@ class Decoder:
         if key not in self._work:  # nobody awaits the answer any more, and Ray would log an error
             return Decoded((), 0.0), []
         self._drop(key, note.leaving)
-        blocks = self._blocks[key]
-        blocks.update(zip(note.coming, coming, strict=True))
-        tables = [blocks[serial] for serial in note.serials]
-        work = self._work[key]
+        blocks, work = self._blocks[key], self._work[key]
         pipeline = work.pipeline
+        blocks.update(zip(note.coming, map(pipeline.open, coming), strict=True))
+        needed = [blocks[serial] for serial in note.serials]
+        tables = [block.table for block in needed]
         parts, results = [], []
         for order in orders:
             result: Columns | list[dict[str, Any]] | None = None
             try:
-                samples, bad = order.rows.samples(work, tables)
-                wait = pipeline.collate is not None and (bad or not order.whole)
-                result = list(samples) if wait else _sendable(pipeline.finish(samples))
+                bad: dict[int, DataError] = {}
+                result = order.rows.columns(work, needed)
+                if result is None:
+                    samples, bad = order.rows.samples(work, tables)
+                    wait = pipeline.collate is not None and (bad or not order.whole)
+                    result = list(samples) if wait else _sendable(pipeline.finish(samples))
                 parts.append(PartDone(_size(result), bad=tuple(bad.items())))
             except IngestError as error:
                 parts.append(PartDone(0, error))

@@ -22,6 +22,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import collate
+from rayingest.transforms.columnar import OpenBlock, open_block, whole_columns
 from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, name_of, user_line
@@ -123,6 +124,16 @@ class Pipeline:
         how = self._program, self._plan, self._target, schema, self.path
         execution = Execution(*how, tables, table_of, row_of, ordinals)
         return execution.samples((self.seed, epoch, self.source), bad)
+
+    def open(self, table: pa.Table) -> OpenBlock:
+        """A raw block, to take samples from many times."""
+        if self._program.tail or self.collate is not None or self.schema is None:
+            return OpenBlock(table)
+        return open_block(table, self._plan, self.schema)
+
+    def whole(self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray) -> Columns | None:
+        """What `finish` would make of `run_samples`, where nothing is done to any of the samples; else None."""
+        return None if self.schema is None else whole_columns(blocks, block_of, row_of, self.schema)
 
     def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:
         """Collate samples of one or of several `run_samples`. Raises ConfigError for what does not fit together."""

@@ -105,7 +105,11 @@ class Rows:
             return len(array[1]) == 1
         if isinstance(kind, pa.FixedShapeTensorType):
             return len(kind.shape) == 1
-        return pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type)
+        return pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
+
+    def is_encoded(self, name: str) -> bool:
+        """Whether a column's values stand for others."""
+        return self._encoding(name) is not None
 
     def _encoding(self, name: str) -> str | None:
         encoding = (self.table.schema.field(name).metadata or {}).get(ENCODING)
@@ -116,7 +120,8 @@ def _is_binary(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type are integers, floats or bools."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
@@ -128,9 +133,9 @@ def _getter(name: str, column: pa.ChunkedArray) -> Getter:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
-    if _is_number(kind):
+    if is_number(kind):
         return _number_getter(column)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and _is_number(
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and is_number(
         kind.value_type
     ):
         return lambda row: _list_values(name, column[row])
@@ -146,7 +151,7 @@ def _number_getter(column: pa.ChunkedArray) -> Getter:
             return lambda row: column[row].as_py()
         scalar_type = np.dtype(column.type.to_pandas_dtype()).type
         return lambda row: None if (value := column[row].as_py()) is None else scalar_type(value)
-    values = _numbers(column.combine_chunks())
+    values = numbers(column.combine_chunks())
     return values.item if plain else values.__getitem__
 
 
@@ -156,9 +161,11 @@ def _list_values(name: str, scalar: pa.Scalar) -> np.ndarray | None:
     values = scalar.values
     if values.null_count:
         raise DataError(f"field {name!r} has a null inside a list of numbers, which an array cannot hold")
-    return _numbers(values).copy()
+    return numbers(values).copy()
 
 
-def _numbers(values: pa.Array) -> np.ndarray:
+def numbers(values: pa.Array) -> np.ndarray:
     """Numbers without nulls; Arrow's own conversion would import pandas, half a second and 50 MB in every worker."""
-    return np.array(values.to_pylist(), bool) if pa.types.is_boolean(values.type) else np.from_dlpack(values)
+    if pa.types.is_boolean(values.type):
+        return np.from_dlpack(values.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(values)

@@ -201,9 +201,11 @@ def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
     """The same numbers in that dtype; None where it does not have them."""
     if np.can_cast(array.dtype, dtype, "safe") and (array.dtype.kind in "b" + dtype.kind or array.dtype.itemsize < 8):
         return array.astype(dtype, copy=False)
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        return None
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, casting="unsafe")
-        back = cast.astype(array.dtype, casting="unsafe")
+        back = (cast if array.dtype.kind == "c" else cast.real).astype(array.dtype, casting="unsafe")
     same = np.array_equal(back, array, equal_nan=array.dtype.kind in "fc") and np.array_equal(cast < 0, array < 0)
     return cast if same else None
 

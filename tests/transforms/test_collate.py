@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rayingest.errors import ConfigError
+from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.collate import assemble, collate
 from rayingest.transforms.schema import conform, infer
 
@@ -136,7 +136,10 @@ def test_parts_put_together_are_the_whole(data):
     group = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
     schema = infer(samples, {"fixed"})
     with np.errstate(all="ignore"):
-        samples = [conform(sample, schema) for sample in samples]
+        try:
+            samples = [conform(sample, schema) for sample in samples]
+        except DataError:  # whole numbers above 2^53 among floats
+            assume(False)
     parts = []
     for part in data.draw(st.permutations(range(4))):
         rows = np.flatnonzero(group == part)

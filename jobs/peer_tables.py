@@ -1,0 +1,147 @@
+"""Contestants over Parquet: rows of packed tokens, and tables of float32 columns.
+
+Owns the data and how each loader is set up: two workers each, shuffled, the same columns in every batch. The torch
+DataLoaders have the whole table in memory beforehand, which is as fast as they get; rayingest, Hugging Face and Ray
+Data read the files in every epoch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torch.utils.data import Dataset as TorchDataset
+
+import rayingest as ri
+
+SEED = 17
+TOKENS, COLUMNS = 2048, 16
+GROUP_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class Table:
+    """Parquet files of one case. `batched`: a DataLoader is asked for a batch of rows at once, else for each row."""
+
+    folder: Path
+    batch: int
+    row_bytes: int
+    batched: bool
+
+    @property
+    def files(self) -> list[str]:
+        """Their paths."""
+        return sorted(map(str, self.folder.glob("*.parquet")))
+
+
+def token_rows(root: Path, files: int = 8, rows: int = 2048) -> Table:
+    """`tokens` int32[2048] a row, already packed; batches of 16."""
+
+    def part(rng: np.random.Generator) -> pa.Table:
+        values = pa.array(rng.integers(0, 50_000, rows * TOKENS, dtype=np.int32))
+        return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(values, TOKENS)})
+
+    return Table(_made(root / f"tokens-{files}-{rows}", files, part, 4 * TOKENS), 16, 4 * TOKENS, False)
+
+
+def float_columns(root: Path, files: int = 8, rows: int = 1 << 18) -> Table:
+    """16 columns of float32, and `label` int64; batches of 1,024."""
+
+    def part(rng: np.random.Generator) -> pa.Table:
+        columns = {f"c{i:02d}": rng.random(rows, np.float32) for i in range(COLUMNS)}
+        return pa.table({**columns, "label": rng.integers(0, 2, rows)})
+
+    row = 4 * COLUMNS + 8
+    return Table(_made(root / f"floats-{files}-{rows}", files, part, row), 1024, row, True)
+
+
+def _made(folder: Path, files: int, part: Callable[[np.random.Generator], pa.Table], row_bytes: int) -> Path:
+    if not folder.exists():
+        making = folder.with_name(f"{folder.name}.{os.getpid()}")
+        making.mkdir(parents=True)
+        for number in range(files):
+            table = part(np.random.default_rng((SEED, number)))
+            pq.write_table(table, making / f"{number:03d}.parquet", row_group_size=GROUP_BYTES // row_bytes)
+        making.rename(folder)
+    return folder
+
+
+class InMemory(TorchDataset[Any]):
+    """All rows as arrays, for a DataLoader: one row, or those of a list."""
+
+    def __init__(self, table: Table) -> None:
+        whole = pq.read_table(table.files).combine_chunks()
+        self._columns = {name: _array(whole.column(name).combine_chunks()) for name in whole.column_names}
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __getitem__(self, rows: Any) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(column[rows]) for name, column in self._columns.items()}
+
+
+def _array(column: pa.Array) -> np.ndarray:
+    if pa.types.is_fixed_size_list(column.type):
+        return column.flatten().to_numpy().reshape(len(column), -1).copy()  # writable
+    return column.to_numpy().copy()
+
+
+def torch_loader(table: Table, workers: int, kind: Any = DataLoader) -> Any:
+    """A DataLoader, or one of its kind, as its docs advise: for tables, batches of indices instead of rows."""
+    data = InMemory(table)
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+    if not table.batched:
+        return kind(data, batch_size=table.batch, shuffle=True, drop_last=True, **options)
+    sampler = BatchSampler(RandomSampler(data), table.batch, drop_last=True)
+    return kind(data, sampler=sampler, batch_size=None, **options)
+
+
+def stateful_loader(table: Table, workers: int) -> Any:
+    """torchdata's."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return torch_loader(table, workers, StatefulDataLoader)
+
+
+def hugging_face_loader(table: Table, workers: int) -> Any:
+    """Streaming from Parquet, shuffled through a buffer, in a DataLoader; a shard at least for each worker."""
+    from datasets import load_dataset
+
+    stream = load_dataset("parquet", data_files=table.files, split="train", streaming=True)
+    stream = stream.shuffle(seed=SEED, buffer_size=1000).with_format("torch")
+    return DataLoader(stream, batch_size=table.batch, num_workers=workers, persistent_workers=True, drop_last=True)
+
+
+class RayDataEpochs:
+    """Ray Data, held to so many CPUs: a new execution every epoch."""
+
+    def __init__(self, table: Table, workers: int) -> None:
+        import ray.data
+
+        context = ray.data.DataContext.get_current()
+        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=workers)
+        context.enable_progress_bars = False
+        self._data = ray.data.read_parquet(table.files, shuffle="files")
+        self._batch = table.batch
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer = 16 * self._batch
+        return iter(
+            self._data.iter_torch_batches(
+                batch_size=self._batch, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=buffer
+            )
+        )
+
+
+def our_loader(table: Table, workers: int) -> Any:
+    """Ours."""
+    data = ri.read_parquet(table.files, index=table.folder.with_suffix(".index")).shuffle(seed=SEED).batch(table.batch)
+    return data.loader(workers=workers, device="cpu")
