@@ -92,14 +92,14 @@ def test_slow_storage(many: str, web: WebServer, pool_of_1: ri.Pool) -> None:
 
 
 def test_tiny_budget(tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """A window of 1 MB in 300 kB; what is advised, asked for again as long as it is, removes it."""
+    """A window of 1 MB in 220 kB; what is advised, asked for again as long as it is, removes it."""
     urls = write_shards(tmp_path, [100] * 4, side=42)
     data = ri.read_webdataset(urls, block_bytes=64 << 10).decode(png=ri.images.CenterCrop(40))
     data = data.shuffle(seed=1, window=200, lanes=1).batch(BATCH)
-    found = diagnosed(data, step=0.1, steps=6, skipped=1, pool=pool_of_1, max_bytes=400_000)
+    found = diagnosed(data, step=0.05, steps=6, skipped=1, pool=pool_of_1, max_bytes=220_000)
     assert found.bottleneck == "memory budget", found
     before = found.share
     while found.bottleneck == "memory budget":
         assert found.settings["max_bytes"] <= 16 << 20
-        found = diagnosed(data, step=0.1, steps=6, pool=pool_of_1, **found.settings)
+        found = diagnosed(data, step=0.05, steps=6, pool=pool_of_1, **found.settings)
     assert found.share < 0.5 * before, found
