@@ -205,7 +205,8 @@ def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
         return None
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, casting="unsafe")
-        back = (cast if array.dtype.kind == "c" else cast.real).astype(array.dtype, casting="unsafe")
+        parts = cast.real if array.dtype.kind != "c" and dtype.kind == "c" else cast
+        back = parts.astype(array.dtype, casting="unsafe")
     same = np.array_equal(back, array, equal_nan=array.dtype.kind in "fc") and np.array_equal(cast < 0, array < 0)
     return cast if same else None
 

@@ -15,7 +15,7 @@ import rayingest as ri
 from rayingest.cluster.decoder import BlockNote, Decoded
 from tests.streams import images, run
 
-SLOW = {"pandas", "pyarrow.compute", "scipy", "sklearn", "torch"}
+SLOW = {"pandas", "scipy", "sklearn", "torch"}
 """Each of them takes a worker longer to import than all that it needs."""
 
 

@@ -99,10 +99,10 @@ def test_failures_of_storage_stay_what_they_are(path: Path, monkeypatch: pytest.
     fsspec.filesystem("memory").pipe_file("/hdf5/s.h5", data)
     with ri.read_hdf5("memory://hdf5/s.h5").batch(1000).loader(workers=0) as loader:
 
-        def fail(self: Any, url: str, begin: int, end: int) -> bytes:
+        def fail(self: Any, url: str, *_: Any, **__: Any) -> list[bytes]:
             raise ri.DataError("no answer", shard=url, transient=True)
 
-        monkeypatch.setattr(Storage, "read_range", fail)
+        monkeypatch.setattr(Storage, "read_as_is", fail)
         with pytest.raises(ri.DataError, match="no answer") as caught:
             next(iter(loader))
     assert caught.value.transient
