@@ -16,6 +16,8 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # For all processes that tests start, Ray's workers among them: they find the tests' modules, and compile modules once.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# An actor of Ray Train's that looks for nodes about to be taken away, of which there are none.
+os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
 
 settings.register_profile(
     "fixed",

@@ -216,8 +216,11 @@ class Pool:
         _end(member)
         for subscriber in list(self._subscribers):
             subscriber.lost(member, loss)
-        if self._reader_nodes.get(member.node) == member.name:
-            del self._reader_nodes[member.node]
+        self._forget_reader(member)
+
+    def _forget_reader(self, member: Member) -> None:
+        """Whatever node it was for, which is not always the one that it was put on."""
+        self._reader_nodes = {node: name for node, name in self._reader_nodes.items() if name != member.name}
 
     def _too_many_deaths(self, member: Member) -> bool:
         now = time.monotonic()
@@ -283,7 +286,7 @@ class Pool:
                 return
             if error is not None:
                 _log.warning("%s did not start: %s", member.name, error)
-                self._reader_nodes = {node: name for node, name in self._reader_nodes.items() if name != member.name}
+                self._forget_reader(member)
                 if not self._too_many_deaths(member):
                     self._ask()
                 return
