@@ -31,7 +31,7 @@ def test_a_dead_decoder_and_a_dead_reader_change_nothing(cluster: Any, shards: s
     """Killed in the middle of an epoch, both are replaced and the stream goes on bit for bit."""
     data = images(shards, 24)
     seen = []
-    with data.loader(pool=pool_of_3, epochs=2, max_bytes=200_000) as loader:  # there is always something left to read
+    with data.loader(pool=pool_of_3, epochs=2, max_bytes=60_000) as loader:  # there is always something left to read
         for role in ("decoder", "reader"):
             for step, batch in enumerate(loader):
                 seen.append(rows(batch))
