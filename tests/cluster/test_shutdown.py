@@ -60,7 +60,8 @@ def test_no_actor_outlives_its_trainer(cluster: Any, shards: str, wait_until: An
                 assert len(actors(job)) == 2, end
                 os.kill(int(pid), getattr(signal, end))
         process.wait(60)  # a busy machine
-        wait_until(lambda: not any(actors(job) for _, _, job in trainers), 20)  # 10 on a machine that has nothing else to do
+        # Ten seconds on a machine that has nothing else to do.
+        wait_until(lambda: not any(actors(job) for _, _, job in trainers), 20)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
