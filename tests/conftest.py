@@ -30,19 +30,12 @@ settings.register_profile(
 settings.load_profile("fixed")
 
 
-LONG = ("tests.test_jobs", "tests.cluster.test_chaos", "tests.cluster.test_launch")
+LONG = ("tests.test_jobs", "tests.cluster.test_chaos", "tests.test_readme")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first. Of several processes (`-n`) one gets all tests on the shared cluster.
-
-    Other modules stay whole, for their fixtures' sake.
-    """
-    order = {"cluster": 0, **dict.fromkeys(LONG, 1)}
-    groups = {item: "cluster" if "cluster" in item.fixturenames else item.module.__name__ for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: order.get(groups[item], 2))
+    """What takes longest begins first, so that processes which share the files (`-n`) end together."""
+    items.sort(key=lambda item: item.module.__name__ not in LONG)
 
 
 @pytest.fixture(scope="session", autouse=True)
