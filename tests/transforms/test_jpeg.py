@@ -138,6 +138,9 @@ def test_any_chain_gives_what_it_gives_through_pillow(small: Image.Image, chain:
 class Inverted(ri.Transform):
     """A transform of a user's own, which knows Pillow alone."""
 
+    def __repr__(self):
+        return "Inverted()"
+
     def apply(self, image: Image.Image, rng: object) -> Image.Image:
         return image.point(lambda value: 255 - value)
 
