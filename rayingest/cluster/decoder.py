@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import ray
 
+from rayingest.cluster.site import Site, here
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
@@ -61,9 +62,9 @@ class Decoder:
         self._work: dict[str, Work] = {}
         self._blocks: dict[str, dict[int, OpenBlock]] = {}
 
-    def node(self) -> str:
-        """The node this runs on; an answer also tells that it runs."""
-        return str(ray.get_runtime_context().get_node_id())
+    def site(self) -> Site:
+        """Where this runs; an answer also tells that it runs."""
+        return here()
 
     def learn(self, work: Work, heads: list[Head]) -> Work:
         """The same work with the schema of its samples."""

@@ -31,12 +31,10 @@ from rayingest.stream import Stream
 Tell = Callable[[str, Any, Any], None]
 """(kind, subject, future): a call on `subject` (a task or a member) was answered."""
 
-_LETTER_SECONDS = 0.25
+_LETTER_SECONDS = 0.1
 """How often decoders are told what to let go of, where no task tells them earlier."""
 _PATIENCE_SECONDS = 10.0
 """So long a decoder that does not answer is taken to keep what it was told to let go of."""
-_FREE_SECONDS = 2.0
-"""Ray frees objects in batches, within a second (its `free_objects_period_milliseconds`); this is on the safe side."""
 
 
 @dataclass(eq=False)
@@ -151,8 +149,9 @@ class Executor:
         self._send_letters(now)
         lingers = self._holdings.lingers_since()
         kept_from = now if lingers is None else max(lingers, now - _PATIENCE_SECONDS)
+        last = max((member.site.free_seconds for member in self._members.values()), default=0.0)
         events: list[ev.Event] = []
-        while self._given_up and self._given_up[0][0] < min(kept_from, now - _FREE_SECONDS):
+        while self._given_up and self._given_up[0][0] < min(kept_from, now - last):
             events.append(ev.Freed(self._given_up.popleft()[1]))
         return events
 

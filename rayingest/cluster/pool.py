@@ -15,7 +15,7 @@ import time
 import uuid
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayingest.cluster.decoder import CONTROL, Decoder
 from rayingest.cluster.reader import THREADS, Reader
+from rayingest.cluster.site import Site
 from rayingest.errors import ConfigError, IngestError, WorkerError
 from rayingest.options import Seconds, checked, whole
 
@@ -50,12 +51,16 @@ class Loss(enum.Enum):
 
 @dataclass(eq=False)
 class Member:
-    """One actor of a pool; `node` is where it runs, known once it does."""
+    """One actor of a pool; `site` is where it runs, known once it does."""
 
     name: str
     role: Role
     actor: Any
-    node: str = ""
+    site: Site = field(default_factory=lambda: Site("", 0.0))
+
+    @property
+    def node(self) -> str:
+        return self.site.node
 
     @property
     def slots(self) -> int:
@@ -271,7 +276,7 @@ class Pool:
         made = ray.remote(concurrency_groups={CONTROL: 1})(actor) if role == "decoder" else ray.remote(actor)
         member = Member(name, role, made.options(name=name, **options).remote())
         self._pending[name] = member
-        member.actor.node.remote().future().add_done_callback(partial(self._hear_from, member))
+        member.actor.site.remote().future().add_done_callback(partial(self._hear_from, member))
         return name
 
     def _hear_from(self, member: Member, future: Any) -> None:
@@ -290,7 +295,7 @@ class Pool:
                 if not self._too_many_deaths(member):
                     self._ask()
                 return
-            member.node = future.result()
+            member.site = future.result()
             self._members[member.name] = member
             for subscriber in list(self._subscribers):
                 subscriber.joined(member)

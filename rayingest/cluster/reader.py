@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
+from rayingest.cluster.site import Site, here
 from rayingest.errors import IngestError
 from rayingest.stream import Spans, Work
 
@@ -45,9 +46,9 @@ class Reader:
         self._retries_told: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def node(self) -> str:
-        """The node this runs on; an answer also tells that it runs."""
-        return str(ray.get_runtime_context().get_node_id())
+    def site(self) -> Site:
+        """Where this runs; an answer also tells that it runs."""
+        return here()
 
     def register(self, key: str, work: Work) -> None:
         """From now on, `key` means this stream."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import filelock
 import ray
 
+from rayingest.cluster.site import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
 from rayingest.errors import ConfigError, WorkerError
 
 _LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
@@ -50,7 +51,14 @@ def _no_client(what: str) -> str:
 
 def _init(address: str) -> None:
     """To that cluster, or a "local" one: never to one that merely happens to run on this machine."""
-    ray.init(address=address, log_to_driver=True, logging_level="warning")
+    set_here = address == "local" and FREE_VARIABLE not in os.environ
+    if set_here:
+        os.environ[FREE_VARIABLE] = str(QUICK_FREE_MILLISECONDS)
+    try:
+        ray.init(address=address, log_to_driver=True, logging_level="warning")
+    finally:
+        if set_here:
+            del os.environ[FREE_VARIABLE]
 
 
 def _connect_together(start_timeout: float) -> None:

@@ -7,7 +7,6 @@ nothing of where blocks are; pieces tell.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import deque
 from collections.abc import Iterator
 
@@ -116,10 +115,9 @@ class Backlog:
         self.due += 1
         return self._pieces.popleft()
 
-    def done_later(self) -> list[Piece]:
-        """Pieces of steps behind the one due whose outputs are in the store."""
-        later = itertools.islice(self._pieces, 1, None)
-        return [piece for step in later for piece in step if piece.state is PieceState.DONE and piece.error is None]
+    def done(self) -> list[Piece]:
+        """Pieces whose outputs are in the store."""
+        return [piece for step in self._pieces for piece in step if piece.state is PieceState.DONE and piece.task >= 0]
 
     def due_pieces(self) -> list[Piece]:
         """The pieces of the step due, none where it has not been looked at."""

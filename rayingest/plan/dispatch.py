@@ -76,10 +76,10 @@ class Dispatch(Outcomes):
         if pieces is None:
             return False
         self.room -= 1
-        for piece in pieces:
-            self.output_bytes -= piece.nbytes
-            self._give_up(piece.nbytes)
         outputs = tuple(ev.Output(piece.task, piece.index, piece.rows) for piece in pieces if piece.error is None)
+        for piece in pieces:
+            if piece.task >= 0:
+                self._release(piece)
         broken = min((piece for piece in pieces if piece.error is not None), default=None)
         if broken is None:
             self._commands.append(ev.Deliver(pieces[0].step, outputs))
@@ -123,7 +123,7 @@ class Dispatch(Outcomes):
         charge = self.pace.output_bytes(len(piece.rows))
         piece.attempts += 1
         piece.charged += charge
-        self.output_bytes += charge
+        self.decode_bytes += charge
         self.residency.pin(piece)
 
     def _order_decode(self, worker: Worker, pieces: list[Piece]) -> None:
@@ -162,12 +162,23 @@ class Dispatch(Outcomes):
         """Whether it is near enough, and its output leaves room for the step due and for a block beside that."""
         if piece.step == self.backlog.due:
             over = self.held + self.pace.output_bytes(len(piece.rows)) - self.limits.max_bytes
-            return self._free(over, piece.key) or not (self.workforce.tasks or self.lingering)
+            return self._free(over, piece.key) or self._goes_over_budget()
         if piece.step > self.backlog.due + self._decode_ahead():
             return False
         later, kept = self._outputs()
         later += self.pace.output_bytes(len(piece.rows)) + self.lingering
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
+
+    def _goes_over_budget(self) -> bool:
+        """Whether nothing is under way, and there is nothing to give up, so that estimates must have been wrong.
+
+        Outputs of later steps are given up first, and those that others of no use are kept with.
+        """
+        if not self.workforce.tasks:
+            for piece in self.backlog.done():
+                if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
+                    self._redo(piece)
+        return not (self.workforce.tasks or self.lingering)
 
     def _decode_ahead(self) -> int:
         """Steps behind the one due that may be decoded: enough to keep all decoders busy."""
@@ -269,9 +280,7 @@ class Dispatch(Outcomes):
         same where estimates are to blame, else fail.
         """
         self._evict({victim.number: victim.nbytes for victim in self.residency.victims(block.next_use)})
-        for piece in self.backlog.done_later():
-            self._redo(piece)
-        if self.lingering:
+        if not self._goes_over_budget():
             return  # this is asked again once the store has it back
         size, chunk = self.residency.size(block.number), self.pace.output_bytes(self.backlog.longest)
         if self.pace.measured and self.residency.measured and size + chunk > self.limits.max_bytes:

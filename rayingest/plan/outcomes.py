@@ -16,6 +16,7 @@ from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.backlog import Backlog, Pace
 from rayingest.plan.limits import Limits
+from rayingest.plan.outputs import Outputs
 from rayingest.plan.pieces import Piece, PieceState
 from rayingest.plan.residency import BlockState, Residency
 from rayingest.plan.workforce import Task, Workforce
@@ -28,8 +29,7 @@ _DEATHS_TO_BLAME = 4
 class Outcomes:
     """One stream's state. `sizes`: int64, expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
 
-    `output_bytes` is the sum of what decodes under way are charged with and of the outputs that are done; `lingering`
-    what was given up and is not free yet.
+    `decode_bytes` is what decodes under way are charged with; `lingering` what was given up and is not free yet.
     """
 
     def __init__(self, sizes: np.ndarray, limits: Limits, row_bytes: float = 1.0) -> None:
@@ -38,7 +38,8 @@ class Outcomes:
         self.workforce = Workforce()
         self.pace = Pace(row_bytes, limits.task_seconds, limits.first_task_rows)
         self.backlog = Backlog(iter(()), self.pace, limits.whole_steps)
-        self.output_bytes = 0
+        self.outputs = Outputs()
+        self.decode_bytes = 0
         self.lingering = 0
         self.room = limits.room
         self.failed = False
@@ -50,6 +51,11 @@ class Outcomes:
     def held(self) -> int:
         """Bytes charged now."""
         return self.residency.held + self.output_bytes + self.lingering
+
+    @property
+    def output_bytes(self) -> int:
+        """Of those, what is charged for outputs, whether they are being made or are there."""
+        return self.decode_bytes + self.outputs.nbytes
 
     def take_in(self, event: ev.Event) -> None:
         """Change the state by what happened."""
@@ -85,9 +91,8 @@ class Outcomes:
     def _start(self, event: ev.Start) -> None:
         self.residency.restart(self.limits.ahead)
         self.backlog.abandon()
-        under_way = sum(sum(task.charges) for task in self.workforce.tasks.values() if task.pieces)
-        self._give_up(self.output_bytes - under_way)
-        self.output_bytes = under_way
+        for nbytes in self.outputs.clear():
+            self._give_up(nbytes)
         self.backlog = Backlog(event.steps, self.pace, self.limits.whole_steps)
         self.room = self.limits.room
         self._stand_in = event.stand_in
@@ -137,9 +142,7 @@ class Outcomes:
     def _redo(self, piece: Piece) -> None:
         """Give up a piece's output; it is made again later."""
         self._commands.append(ev.Discard(piece.task, (piece.index,)))
-        self.output_bytes -= piece.nbytes
-        self._give_up(piece.nbytes)
-        piece.nbytes = 0
+        self._release(piece)
         self._wait(piece, [piece.step + 1] * len(piece.blocks))
 
     def _replaceable(self, error: BaseException) -> TypeGuard[DataError]:
@@ -205,7 +208,7 @@ class Outcomes:
         self._drop_useless(task.blocks)
 
     def _end_decode(self, task: Task, parts: tuple[ev.PartDone, ...], seconds: float) -> None:
-        late = []
+        useless = []
         for index, (piece, charge, part) in enumerate(zip(task.pieces, task.charges, parts, strict=True)):
             good = len(piece.rows) - len(part.bad)
             if good and part.error is None:
@@ -216,14 +219,14 @@ class Outcomes:
                 if piece.state is PieceState.WAITING:
                     self.residency.stop_waiting(piece)
                 made = self._fill(piece, dict(part.bad)) if part.bad else piece
-            if made is None:
-                late.append(index)
-                self._give_up(part.nbytes)
-                continue
-            made.state, made.task, made.index, made.error = PieceState.DONE, task.number, index, part.error
-            made.nbytes = part.nbytes
-            self.output_bytes += made.nbytes
-        self._discard(task, late)
+            if made is not None:
+                made.state, made.error = PieceState.DONE, part.error
+            if made is None or made.error is not None:
+                useless.append(index)
+            else:
+                made.task, made.index, made.nbytes = task.number, index, part.nbytes
+        self._give_up(self.outputs.add(task.number, [part.nbytes for part in parts], len(useless)))
+        self._discard(task, useless)
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
         self.pace.see_task(sum(len(piece.rows) for piece in task.pieces), seconds)
 
@@ -245,7 +248,7 @@ class Outcomes:
         """A decode of the piece ended, however."""
         piece.attempts -= 1
         piece.charged -= charge
-        self.output_bytes -= charge
+        self.decode_bytes -= charge
         self.residency.unpin(piece)
 
     def _narrow_down(self, piece: Piece) -> None:
@@ -267,6 +270,11 @@ class Outcomes:
         self.backlog.replace(piece, parts)
         for part in parts:
             self._wait(part)
+
+    def _release(self, piece: Piece) -> None:
+        """A piece's output is of no use any more."""
+        self._give_up(self.outputs.release(piece.task))
+        piece.nbytes, piece.task = 0, -1
 
     def _discard(self, task: Task, items: list[int]) -> None:
         if items:

@@ -52,6 +52,7 @@ class World:
     decoding: dict[int, ev.Decode] = field(default_factory=dict)
     spoiled: dict[int, list[Sequence[int]]] = field(default_factory=dict)
     outputs: dict[tuple[int, int], ev.Part] = field(default_factory=dict)
+    objects: dict[int, int] = field(default_factory=dict)  # what each task's outputs take, as long as one is there
     arrived: list[int] = field(default_factory=list)
     given_up: list[int] = field(default_factory=list)
     vanished: set[int] = field(default_factory=set)
@@ -174,6 +175,7 @@ class World:
             self.outputs[task, index] = ev.Part(part.step, good)
             errors = tuple((place, DataError(f"bad sample at {part.step}, {part.rows[place]}")) for place in bad)
             parts.append(ev.PartDone(len(good) * self.row_bytes, bad=errors))
+        self.objects[task] = sum(part.nbytes for part in parts)
         self.tell(ev.DecodeDone(task, tuple(parts), seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
 
     def take(self) -> None:
@@ -234,7 +236,9 @@ class World:
         assert residency.held == sum(b.nbytes for b in residency.blocks.values()) + sum(c for _, c in reads)
         pieces = [piece for step in dispatch.backlog._pieces for piece in step]
         decodes = [(p, c) for task in tasks.values() for p, c in zip(task.pieces, task.charges, strict=False)]
-        assert dispatch.output_bytes == sum(piece.nbytes for piece in pieces) + sum(charge for _, charge in decodes)
+        there = {task for task, _ in self.outputs}
+        objects = sum(nbytes for task, nbytes in self.objects.items() if task in there)
+        assert dispatch.output_bytes == objects + sum(charge for _, charge in decodes)
         for number, block in residency.blocks.items():
             users = {p.key: p for p in pieces if p.state is PieceState.WAITING and number in p.blocks}
             assert block.uses == users
