@@ -6,6 +6,7 @@ execute exactly this. Knows no Ray and no torch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -133,6 +134,45 @@ class Rows:
         return work.pipeline.whole(blocks, self.table_of, self.row_of)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Samples to decode together, as parts of several steps: those of part i are [bounds[i], bounds[i + 1]) of them.
+
+    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker.
+    """
+
+    cycles: tuple[int, ...]
+    bounds: tuple[int, ...]
+    table_of: np.ndarray
+    row_of: np.ndarray
+    ordinals: np.ndarray
+
+    def __iter__(self) -> Iterator[Rows]:
+        """The parts."""
+        for cycle, (begin, end) in zip(self.cycles, itertools.pairwise(self.bounds), strict=True):
+            yield Rows(cycle, self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end])
+
+    def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
+        """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""
+        if not work.pipeline.fixed_shapes:
+            return None
+        columns = work.pipeline.whole(blocks, self.table_of, self.row_of)
+        return None if columns is None else JoinedColumns(columns, self.bounds)
+
+
+@dataclass(frozen=True)
+class JoinedColumns:
+    """The columns of several parts one behind the other; `bounds` as in `Parts`."""
+
+    columns: Columns
+    bounds: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Columns]:
+        """Each part's own, which share their memory."""
+        for begin, end in itertools.pairwise(self.bounds):
+            yield {name: column[begin:end] for name, column in self.columns.items()}
+
+
 Head = tuple[Spans, Rows]
 """A block, and its first samples."""
 
@@ -198,6 +238,16 @@ class Stream:
         """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
         table_of = np.searchsorted(blocks, picks.block[chosen])
         return Rows(picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen])
+
+    def parts(self, parts: Sequence[tuple[Picks, np.ndarray]], blocks: np.ndarray) -> Parts:
+        """The chosen samples of several steps, as `rows` has them of one."""
+        columns = zip(
+            *((picks.block[rows], picks.row[rows], picks.ordinal[rows]) for picks, rows in parts), strict=True
+        )
+        block, row, ordinal = map(np.concatenate, columns)
+        bounds = tuple(itertools.accumulate((len(rows) for _, rows in parts), initial=0))
+        cycles = tuple(picks.cycle for picks, _ in parts)
+        return Parts(cycles, bounds, np.searchsorted(blocks, block), row, ordinal)
 
     def complete(self, picks: Picks, columns: Columns) -> Columns:
         """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`.

@@ -23,7 +23,8 @@ def assemble_batch(stream: Stream, picks: Picks, parts: Sequence[Part], buffers:
         parts = [_collate_all(stream, parts)]
     total = len(picks.block)
     buffer = buffers.lease(sum(_array_bytes(columns, total) for columns in _by_field(parts)))
-    columns = assemble(parts, total, buffer.array, stream.work.pipeline.padding)
+    placed = [(slice(None), parts[0][1])] if len(parts) == 1 else parts  # rows in order are copied as they lie
+    columns = assemble(placed, total, buffer.array, stream.work.pipeline.padding)
     return Batch(picks.epoch, picks.step, stream.complete(picks, columns), buffer)
 
 

@@ -6,6 +6,7 @@ Owns no policy; knows streams by key. A part that cannot be made is answered wit
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +18,11 @@ from rayingest.cluster.site import Site, here
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
-from rayingest.stream import Head, Rows, Work
+from rayingest.stream import Head, Parts, Work
 from rayingest.transforms.columnar import OpenBlock
 
 CONTROL = "control"
 """Calls of this group are answered at once, on a thread of their own, however long a decode takes."""
-
-
-@dataclass(frozen=True)
-class PartOrder:
-    """Rows to decode. `whole`: they are all of their step, so that a collate of the user can be applied already."""
-
-    rows: Rows
-    whole: bool
 
 
 @dataclass(frozen=True)
@@ -85,38 +78,54 @@ class Decoder:
         self._drop(key, serials)
 
     def decode(
-        self, key: str, orders: list[PartOrder], note: BlockNote, *coming: pa.Table
-    ) -> tuple[Decoded, list[Any]]:
-        """The parts ordered, made from blocks that come along and blocks kept; none for a stream forgotten."""
+        self, key: str, parts: Parts, whole: tuple[bool, ...], note: BlockNote, *coming: pa.Table
+    ) -> tuple[Decoded, Iterable[Any]]:
+        """The parts, made from blocks that come along and blocks kept; nothing for a stream forgotten.
+
+        `whole`: which parts are all of their step, so that a collate of the user's can be applied already.
+        """
         begun = time.perf_counter()
         if key not in self._work:  # nobody awaits the answer any more, and Ray would log an error
             return Decoded((), 0.0), []
         self._drop(key, note.leaving)
         blocks, work = self._blocks[key], self._work[key]
-        pipeline = work.pipeline
-        blocks.update(zip(note.coming, map(pipeline.open, coming), strict=True))
+        blocks.update(zip(note.coming, map(work.pipeline.open, coming), strict=True))
         needed = [blocks[serial] for serial in note.serials]
-        tables = [block.table for block in needed]
-        parts, results = [], []
-        for order in orders:
-            result: Columns | list[dict[str, Any]] | None = None
-            try:
-                bad: dict[int, DataError] = {}
-                result = order.rows.columns(work, needed)
-                if result is None:
-                    samples, bad = order.rows.samples(work, tables)
-                    wait = pipeline.collate is not None and (bad or not order.whole)
-                    result = list(samples) if wait else _sendable(pipeline.finish(samples))
-                parts.append(PartDone(_size(result), bad=tuple(bad.items())))
-            except IngestError as error:
-                parts.append(PartDone(0, error))
-            results.append(result)
-        return Decoded(tuple(parts), time.perf_counter() - begun), results
+        made: tuple[Sequence[PartDone], Iterable[Any]]
+        joined = parts.columns(work, needed)
+        if joined is not None:
+            made = [PartDone(_size(columns)) for columns in joined], joined
+        else:
+            made = _each(work, parts, whole, needed)
+        return Decoded(tuple(made[0]), time.perf_counter() - begun), made[1]
 
     def _drop(self, key: str, serials: tuple[int, ...]) -> None:
         blocks = self._blocks.get(key, {})
         for serial in serials:
             blocks.pop(serial, None)
+
+
+def _each(
+    work: Work, parts: Parts, whole: tuple[bool, ...], blocks: list[OpenBlock]
+) -> tuple[list[PartDone], list[Any]]:
+    """The parts one by one."""
+    pipeline, tables = work.pipeline, [block.table for block in blocks]
+    done: list[PartDone] = []
+    results: list[Any] = []
+    for rows, is_whole in zip(parts, whole, strict=True):
+        result: Columns | list[dict[str, Any]] | None = None
+        try:
+            bad: dict[int, DataError] = {}
+            result = rows.columns(work, blocks)
+            if result is None:
+                samples, bad = rows.samples(work, tables)
+                wait = pipeline.collate is not None and (bad or not is_whole)
+                result = list(samples) if wait else _sendable(pipeline.finish(samples))
+            done.append(PartDone(_size(result), bad=tuple(bad.items())))
+        except IngestError as error:
+            done.append(PartDone(0, error))
+        results.append(result)
+    return done, results
 
 
 _PLAIN = frozenset({str, bytes, dict, list, tuple, int, float, bool, type(None), np.ndarray})

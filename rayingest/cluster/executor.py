@@ -18,7 +18,7 @@ import ray
 import ray.exceptions as rx
 
 from rayingest.cluster.briefing import Briefing, refusal
-from rayingest.cluster.decoder import BlockNote, PartOrder
+from rayingest.cluster.decoder import BlockNote
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
@@ -220,17 +220,14 @@ class Executor:
     def decode(self, command: ev.Decode, picks_of: Callable[[int], Picks]) -> None:
         """Have parts decoded."""
         member = self._members[command.worker]
-        blocks = np.array(command.blocks)
-        orders = []
-        for part in command.parts:
-            picks = picks_of(part.step)
-            whole = len(part.rows) == len(picks.block)
-            orders.append(PartOrder(self._stream.rows(picks, part.rows, blocks), whole))
+        chosen = [(picks_of(part.step), part.rows) for part in command.parts]
+        parts = self._stream.parts(chosen, np.array(command.blocks))
+        whole = tuple(len(rows) == len(picks.block) for picks, rows in chosen)
         parcel = self._holdings.pack(member.name, command.blocks)
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
         method = member.actor.decode.options(num_returns=2)
-        self._begin(command, member, method.remote(self._key, orders, note, *parcel.refs), "decode", parcel)
-        first = picks_of(command.parts[0].step)
+        self._begin(command, member, method.remote(self._key, parts, whole, note, *parcel.refs), "decode", parcel)
+        first, _ = chosen[0]
         self._calls[command.task].position = first.epoch, first.step
 
     def drop(self, numbers: tuple[int, ...]) -> None:

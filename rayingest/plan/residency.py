@@ -31,7 +31,8 @@ class BlockState(enum.Enum):
 
 @dataclass(eq=False)
 class Block:
-    """`uses`: all and only the waiting pieces that need it; `next_use` the first. `pins`: decodes that hold it.
+    """`uses`: all and only the waiting pieces that need it; `next_use` the first, found by the heap `keys`, in which
+    those that wait no longer are left. `pins`: decodes that hold it.
 
     `until`: from this step on, steps not yet walked do not need it. `nbytes` is its size while resident; `readers`
     are the reads of it under way, each charged by itself.
@@ -42,6 +43,7 @@ class Block:
     nbytes: int = 0
     until: int = 0
     uses: dict[Key, Piece] = field(default_factory=dict)
+    keys: list[Key] = field(default_factory=list)
     next_use: Key = NEVER
     pins: int = 0
     readers: int = 0
@@ -100,6 +102,7 @@ class Residency:
         piece.missing = 0
         for block in blocks:
             block.uses[piece.key] = piece
+            heapq.heappush(block.keys, piece.key)
             block.next_use = min(block.next_use, piece.key)
             if block.state is not BlockState.RESIDENT:
                 piece.missing += 1
@@ -112,8 +115,9 @@ class Residency:
         for number in piece.blocks:
             block = self.blocks[number]
             del block.uses[piece.key]
-            if block.next_use == piece.key:
-                block.next_use = min(block.uses, default=NEVER)
+            while block.keys and block.keys[0] not in block.uses:
+                heapq.heappop(block.keys)
+            block.next_use = block.keys[0] if block.keys else NEVER
 
     def pin(self, piece: Piece) -> None:
         """A decode of the piece begins, and holds its blocks."""
@@ -233,6 +237,7 @@ class Residency:
         self._expiring = [(until, number) for number in self.blocks]
         for block in self.blocks.values():
             block.uses.clear()
+            block.keys.clear()
             block.next_use, block.until = NEVER, until
 
     def _want(self, block: Block) -> None:

@@ -135,6 +135,11 @@ class Pipeline:
         """What `finish` would make of `run_samples`, where nothing is done to any of the samples; else None."""
         return None if self.schema is None else whole_columns(blocks, block_of, row_of, self.schema)
 
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether a sample's part of every column is the same, whatever samples are beside it: nothing is padded."""
+        return self.schema is not None and not any(field.padded for field in self.schema.values())
+
     def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:
         """Collate samples of one or of several `run_samples`. Raises ConfigError for what does not fit together."""
         if self.collate is not None:
