@@ -30,6 +30,8 @@ from rayingest.transforms.rows import Rows as RawRows
 from rayingest.transforms.schema import RESERVED
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
+_RUN_ROWS = 1024
+"""Steps are planned together up to so many rows."""
 _SHARDS_AT_ONCE = 16
 
 Span = tuple[str, int, str, list[Block]]
@@ -230,8 +232,12 @@ class Stream:
         if not self.planner.steps_per_epoch:
             return
         while epochs is None or epoch < epochs:
-            for s in range(step, self.planner.steps_per_epoch):
-                yield self.planner.picks(epoch, s)
+            count = 1  # planning ahead pays for those who go on
+            while step < self.planner.steps_per_epoch:
+                run = self.planner.run(epoch, step, count)
+                yield from run
+                step += len(run)
+                count = max(1, min(2 * count, _RUN_ROWS // max(1, run[0].rows)))
             epoch, step = epoch + 1, 0
 
     def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:

@@ -22,7 +22,7 @@ from rayingest.plan.batching import Share, bounds, share
 from rayingest.plan.calendar import Calendar
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
-from rayingest.plan.planner import Planner
+from rayingest.plan.planner import Picks, Planner
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +198,9 @@ class DrawnPlanner(Planner):
     @property
     def fingerprint(self) -> str:
         return f"{self.manifest.fingerprint}-{self._draws.mark()}"
+
+    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
+        return [self.picks(epoch, step)]
 
     def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         drawn = self._draws.epoch(cycle)

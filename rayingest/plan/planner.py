@@ -96,7 +96,11 @@ class Planner:
         if not rows:
             mine = Share(np.zeros(1, np.int64), np.full(1, at * self.order.lane_batch), np.ones(1, bool))
             mine = Share(mine.lane, np.minimum(mine.position, self.order.lane_samples[0] - 1), mine.valid)
-        place, until, *window = self._places(cycle, mine)
+        # A lane's window is that of the first of its rows, which matters in a last step alone.
+        starts = np.flatnonzero(np.r_[True, mine.lane[1:] != mine.lane[:-1]])
+        first = np.minimum.reduceat(mine.position, starts) // self.order.lane_batch
+        asked = np.repeat(first, np.diff(np.r_[starts, len(mine.lane)]))
+        place, until, *window = self._places(cycle, mine.lane, mine.position, asked)
         block, row, ordinal = self.locate(cycle, place)
         if self.order.seed is None:
             until = self.last_use(block, epoch, step)
@@ -122,27 +126,56 @@ class Planner:
         """This rank's rows of a step of a cycle."""
         return share(self.order, step, self.rank, self.world_size)
 
-    def _places(self, cycle: int, mine: Share) -> tuple[np.ndarray, ...]:
-        """Places in the cycle's sequence, after each window's permutation, and each window's `until`, begin and end."""
+    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
+        """The samples of this step and of those behind it, as `picks` gives them: of `count` steps, or of fewer.
+
+        Many small steps take hardly longer than one.
+        """
+        cycle, at = self.calendar.locate(epoch, step)
+        count = min(count, self.calendar.epoch_steps - step, self.order.full_steps - at)
+        if count < 2 or self.order.seed is None:
+            return [self.picks(epoch, step)]
+        one, steps = self._share(cycle, at), np.arange(count)
+        rows = len(one)
+        if not rows:
+            return [self.picks(epoch, step)]
+        lane, step_of = np.tile(one.lane, count), np.repeat(steps, rows)
+        by_lane = np.argsort(lane, kind="stable")
+        position = np.tile(one.position, count) + step_of * self.order.lane_batch
+        found = self._places(cycle, lane[by_lane], position[by_lane], at + step_of[by_lane])
+        place, until, window_begin, window_end = (np.empty_like(array) for array in found)
+        for array, ordered in zip((place, until, window_begin, window_end), found, strict=True):
+            array[by_lane] = ordered
+        where = self.locate(cycle, place)
+        until += self.calendar.step_in(epoch, cycle, 0)
+        made = []
+        for number in steps.tolist():
+            own = slice(number * rows, (number + 1) * rows)
+            block, row, ordinal = (array[own] for array in where)
+            window = window_begin[own], window_end[own]
+            at_step = epoch, step + number, cycle
+            made.append(Picks(*at_step, rows, block, row, ordinal, one.valid, until[own], place[own], *window))
+        return made
+
+    def _places(self, cycle: int, lane: np.ndarray, position: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Of rows by lane and step: places in the cycle's sequence, after each window's permutation, and each window's
+        `until`, begin and end. `step` is that of the cycle in which the window is asked for.
+        """
         order = self.order
         if order.seed is None:
-            zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(mine)))
-            return mine.position, mine.position, zero, end
-        starts = np.flatnonzero(np.r_[True, mine.lane[1:] != mine.lane[:-1]])
-        lane = mine.lane[starts]
-        lowest = np.minimum.reduceat(mine.position, starts)
-        number, begin, end = order.windows(lane, lowest // order.lane_batch)
-        counts = np.diff(np.r_[starts, len(mine)])
-        offset = mine.position - np.repeat(begin, counts)
-        mixed = self._mix(cycle, lane, number, begin, end - begin, offset, starts, counts)
-        samples, lane_begin = order.lane_samples[lane], order.lane_begin[lane]
+            zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(lane)))
+            return position, position, zero, end
+        number, begin, end = order.windows(lane, step)
+        starts = np.flatnonzero(np.r_[True, (lane[1:] != lane[:-1]) | (number[1:] != number[:-1])])
+        counts = np.diff(np.r_[starts, len(lane)])
+        windows = lane[starts], number[starts], begin[starts], (end - begin)[starts]
+        lane_begin, samples = order.lane_begin[lane], order.lane_samples[lane]
+        place = lane_begin + begin + self._mix(cycle, *windows, position - begin, starts, counts)
         until = np.where(end >= samples, order.steps, -(-end // order.lane_batch))
-        place = np.repeat(lane_begin + begin, counts) + mixed
         whole = order.window_steps * order.lane_batch
         begin = np.maximum(0, np.minimum(begin, end - whole))
         end = np.minimum(samples, np.maximum(end, begin + whole))
-        until, begin, end = np.repeat((until, lane_begin + begin, lane_begin + end), counts, axis=1)
-        return place, until, begin, end
+        return place, until, lane_begin + begin, lane_begin + end
 
     def _mix(
         self,
@@ -155,7 +188,7 @@ class Planner:
         starts: np.ndarray,
         counts: np.ndarray,
     ) -> np.ndarray:
-        """Where each window's permutation sends the offsets; one run of offsets a lane."""
+        """Where each window's permutation sends the offsets; one run of offsets a window."""
         mixed = np.empty(len(offset), np.int64)
         lowest, highest = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
         columns = (array.tolist() for array in (lane, number, first, size, lowest, highest, starts, counts))

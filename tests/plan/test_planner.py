@@ -258,6 +258,26 @@ def test_jumps_change_nothing(case: Rules, jumps: list[tuple[int, int]], pieces:
             assert same(jumping.picks(epoch, step), new.picks(epoch, step))
 
 
+@settings(max_examples=150)
+@given(rules(), EPOCHS, st.integers(1, 9), st.booleans(), st.data())
+def test_steps_planned_together_are_those_planned_alone(
+    case: Rules, epoch: int, count: int, pieces: bool, draw: st.DataObject
+) -> None:
+    """From any step on, for any rank, in windows sorted whole and in those permuted a piece at a time."""
+    world_size = draw.draw(st.sampled_from(divisors(case.batch)))
+    together, alone = (draw_rank[0] for draw_rank in (planners(case, world_size), planners(case, world_size)))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (keys, planner) if pieces else ():
+            patch.setattr(module, "MAX_SORTED", 9)
+        patch.setattr(planner, "_PIECE", 7)
+        step = draw.draw(st.integers(0, max(0, together.steps_per_epoch - 1)))
+        while step < together.steps_per_epoch:
+            run = together.run(epoch, step, count)
+            assert 1 <= len(run) <= count
+            assert all(same(picks, alone.picks(epoch, step + i)) for i, picks in enumerate(run))
+            step += len(run)
+
+
 def test_what_was_given_is_not_overwritten() -> None:
     """Picks of a step stay as they are while later ones are made."""
     (alone,) = planners(Rules((50, 50), 10, "pad", 1, 2, 40), 1)
