@@ -30,7 +30,7 @@ from rayingest.transforms.rows import Rows as RawRows
 from rayingest.transforms.schema import RESERVED
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
-_RUN_ROWS = 1024
+_RUN_ROWS = 1 << 14
 """Steps are planned together up to so many rows."""
 _SHARDS_AT_ONCE = 16
 

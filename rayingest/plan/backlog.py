@@ -15,7 +15,7 @@ import numpy as np
 from rayingest.plan.events import StepWork
 from rayingest.plan.pieces import Piece, PieceState
 
-_MOST_TASK_ROWS = 4096
+_MOST_TASK_ROWS = 1 << 16
 
 
 class Pace:
@@ -74,8 +74,9 @@ class Backlog:
         cut = []
         for rows in np.array_split(np.arange(len(work)), count):
             piece = Piece(self.walked, rows, work.block[rows])
-            until = dict(zip(piece.row_blocks.tolist(), work.until[rows].tolist(), strict=True))
-            cut.append((piece, [until[block] for block in piece.blocks]))
+            until = np.zeros(len(piece.blocks), np.int64)
+            np.maximum.at(until, np.searchsorted(piece.blocks, piece.row_blocks), work.until[rows])
+            cut.append((piece, until.tolist()))
         self._pieces.append([piece for piece, _ in cut])
         self.walked += 1
         return cut

@@ -117,7 +117,7 @@ class Slot:
 
     def __init__(self, pool: SlotPool, memory: np.ndarray) -> None:
         self._pool = pool
-        self._memory = memory
+        self._memory, self._address = memory, memory.ctypes.data
         self._used = 0
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any] | type | str) -> np.ndarray:
@@ -128,10 +128,11 @@ class Slot:
         """
         dtype = np.dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
-        start = self._used + -(self._memory.ctypes.data + self._used) % _ALIGNMENT
+        start = self._used + -(self._address + self._used) % _ALIGNMENT
         if start + nbytes > len(self._memory):
             self._memory = self._pool._let(nbytes + _SLACK)
-            start = -self._memory.ctypes.data % _ALIGNMENT
+            self._address = self._memory.ctypes.data
+            start = -self._address % _ALIGNMENT
         self._used = start + nbytes
         return self._memory[start : self._used].view(dtype).reshape(shape)
 
