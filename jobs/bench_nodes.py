@@ -1,0 +1,106 @@
+"""More nodes and more ranks: does the throughput grow with the workers? On one machine, with decodes that sleep.
+
+    python jobs/bench_nodes.py --json row.jsonl
+
+Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter; blocks, chunks and
+batches are real. Nodes: one rank, two decoders on each of 1, 2 and 4 nodes. Ranks: 1 and 16 threads, a loader with one
+decoder each. A figure is the rate to that of so many sleeping decoders, and to the rate of the smallest case times how
+much larger it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bench_loader import machine
+from recovery import BATCH, cluster_of, sleep
+
+import rayingest as ri
+
+SAMPLE_SECONDS, ROWS, DECODERS = 0.02, 200_000, 2
+"""As `recovery.sleep` has it; decoders a node."""
+
+
+def rate(take: Callable[[], Any], seconds: float) -> float:
+    """Samples a second in the steady state: the first batches, some of which are made at once, are not counted."""
+    for _ in range(16):
+        take()
+    count, begun = 0, time.monotonic()
+    while time.monotonic() - begun < seconds:
+        take()
+        count += 1
+    return count * BATCH / (time.monotonic() - begun)
+
+
+def over_nodes(data: ri.Dataset, nodes: int, seconds: float) -> tuple[int, float]:
+    """One rank on a cluster of its own; returns decoders and rate."""
+    workers = DECODERS * nodes
+    with cluster_of(nodes, DECODERS), ri.Pool(workers=workers) as pool, data.loader(pool=pool) as loader:
+        batches = iter(loader)
+        while sum(member.role == "decoder" for member in pool.members) < workers:
+            next(batches)
+        return workers, rate(lambda: next(batches), seconds)
+
+
+def over_ranks(data: ri.Dataset, ranks: int, seconds: float) -> tuple[int, float]:
+    """So many ranks in this process, each with its slice of the batch and a decoder of its own; the sum of rates."""
+    rates: list[float] = []
+    ready = threading.Barrier(ranks)
+
+    def train(rank: int) -> None:
+        with data.loader(rank=rank, world_size=ranks, workers=1, max_bytes=32 << 20, start_timeout=300) as loader:
+            batches = iter(loader)
+            next(batches)
+            ready.wait(300)
+            rates.append(rate(lambda: next(batches), seconds))
+
+    with cluster_of(1, ranks):
+        threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return ranks, sum(rates)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15, help="of each case that are timed")
+    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
+        pq.write_table(pa.table({"i": range(ROWS)}), Path(folder) / "part.parquet", row_group_size=500)
+
+        def data(global_batch: int) -> ri.Dataset:
+            source = ri.read_parquet(f"{folder}/part.parquet", index=f"{folder}/index")
+            return source.map(sleep).shuffle(seed=0, window=8192, lanes=global_batch // BATCH).batch(global_batch)
+
+        for what, cases, measure in (("nodes", (1, 2, 4), over_nodes), ("ranks", (1, 16), over_ranks)):
+            base: float | None = None
+            for number in cases:
+                decoders, found = measure(data(BATCH * (number if what == "ranks" else 1)), number, options.seconds)
+                base = found if base is None else base
+                row = {"what": what, "number": number, "decoders": decoders, "rate": round(found, 1)}
+                row |= {"to_sleep": round(found * SAMPLE_SECONDS / decoders, 3), "to_linear": found / base / number}
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    if options.json:
+        with options.json.open("a") as file:
+            file.write(json.dumps({**machine(), "rows": rows}) + "\n")
+    return 0 if all(row["to_linear"] >= 0.9 for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
