@@ -1,0 +1,100 @@
+"""One hand-over, from decoded chunks to a batch in its slot, beside its memcpy: idle, and beside a loop in Python.
+
+    python jobs/bench_handover.py --json row.jsonl
+
+The feeder's own code, on a thread as there, puts chunks of uint8 images and labels together; what a memcpy of as many
+bytes takes on the same thread is measured in turn with it. The target is 1.3 times that and 1 ms a chunk, as medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_loader import machine, spread
+
+from rayingest.trainer.slots import SlotPool
+from rayingest.transforms.collate import assemble
+
+BATCH, SHAPE = 64, (3, 224, 224)
+PAUSE = 0.01
+"""Between two hand-overs, as they come in training."""
+
+
+def chunks_of(count: int) -> list[tuple[np.ndarray, dict[str, Any]]]:
+    """A batch in so many chunks, as decoders make them."""
+    rng = np.random.default_rng(0)
+    parts = np.array_split(np.arange(BATCH), count)
+    return [(rows, {"image": rng.integers(0, 256, (len(rows), *SHAPE), np.uint8), "label": rows}) for rows in parts]
+
+
+def _compute() -> int:
+    """Python that never waits, and so lets go of the GIL only when it is asked to."""
+    total = 0
+    for number in range(1000):
+        total += number * number
+    return total
+
+
+def timed(calls: dict[str, Callable[[], Any]], repeats: int, busy: bool) -> dict[str, list[float]]:
+    """Seconds of each call, in turns on a thread, while this one idles or computes in Python."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    done = threading.Event()
+
+    def hand_over() -> None:
+        for _ in range(repeats):
+            for name, call in calls.items():
+                time.sleep(PAUSE)
+                begun = time.perf_counter()
+                made = call()
+                seconds[name].append(time.perf_counter() - begun)
+                del made
+        done.set()
+
+    thread = threading.Thread(target=hand_over)
+    thread.start()
+    while not done.is_set():
+        _compute() if busy else time.sleep(PAUSE)
+    thread.join()
+    return seconds
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    options = parser.parse_args()
+    pool = SlotPool()
+    nbytes = BATCH * int(np.prod(SHAPE))
+    source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+    rows: list[dict[str, Any]] = []
+    for busy in (False, True):
+        for count in (1, 2, 4):
+            parts = chunks_of(count)
+
+            def put_together(parts: Any = parts) -> Any:
+                return assemble(parts, BATCH, pool.lease(nbytes + 8 * BATCH).array)
+
+            calls = {"memcpy": lambda: np.copyto(target, source), "hand-over": put_together}
+            found = {name: spread(values) for name, values in timed(calls, options.repeats, busy).items()}
+            memcpy, own = (1e3 * found[name]["median"] for name in calls)
+            row = {"gil": "busy" if busy else "idle", "chunks": count, "memcpy_ms": memcpy, "hand_over_ms": own}
+            row["hand_over_q3_ms"] = 1e3 * found["hand-over"]["q3"]
+            rows.append({**row, "within": own <= 1.3 * memcpy + count})
+            print(json.dumps(rows[-1]), flush=True)
+    if options.json:
+        with options.json.open("a") as file:
+            file.write(json.dumps({**machine(), "rows": rows}) + "\n")
+    return 0 if all(row["within"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
