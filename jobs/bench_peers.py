@@ -1,7 +1,7 @@
-"""Throughput of rayingest beside other loaders on Parquet: packed tokens, and tables; two workers each.
+"""Throughput of rayingest beside other loaders: images in tars, packed tokens and tables in Parquet; two workers each.
 
     make bench-env
-    .venv-peers/bin/python jobs/bench_peers.py tokens tabular --json runs/bench/peers.jsonl
+    .venv-peers/bin/python jobs/bench_peers.py images tokens tabular --json runs/bench/peers.jsonl
 
 The contestants take turns as in `bench_loader.py`; every figure is a ratio to the DataLoader of the same round.
 """
@@ -12,48 +12,68 @@ import argparse
 import gc
 import importlib.metadata
 import json
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import peer_images as images
 import peer_tables as tables
 import ray
 from bench_contestants import Contestant
 from bench_loader import ROOT, Turn, machine, spread, take_turn
 from tqdm import tqdm
 
-OURS, PEER = "rayingest", "DataLoader"
-PEERS: dict[str, Callable[[tables.Table, int], Any]] = {
-    PEER: tables.torch_loader,
-    "DataLoader again": tables.torch_loader,
-    "DataLoader, no workers": lambda table, workers: tables.torch_loader(table, 0),
-    "StatefulDataLoader": tables.stateful_loader,
-    "Hugging Face": tables.hugging_face_loader,
+PEER = "DataLoader"
+DISTRIBUTIONS = ("ray", "torch", "torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow", "numpy", "pillow")
+Makers = Mapping[str, Callable[[Any, int], Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is read, and who reads it. `forked`: those whose workers are forked, which has to be before Ray starts its
+    threads. `batches` are timed in a turn, `drain` more come first; both may be given.
+    """
+
+    make: Callable[[Path], Any]
+    batch: int
+    row_bytes: int
+    forked: Makers
+    on_ray: Makers
+    batches: int = 256
+    drain: int = 64
+
+
+TABLES = {"forked": tables.FORKED, "on_ray": tables.ON_RAY}
+CASES = {
+    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 16, 8),
+    "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, **TABLES),
+    "tabular": Case(tables.float_columns, 1024, 4 * tables.COLUMNS + 8, **TABLES),
 }
-"""Those whose workers are forked, which has to be before Ray starts its threads."""
-ON_RAY: dict[str, Callable[[tables.Table, int], Any]] = {OURS: tables.our_loader, "Ray Data": tables.RayDataEpochs}
-CASES: dict[str, Callable[[Path], tables.Table]] = {"tokens": tables.token_rows, "tabular": tables.float_columns}
-DISTRIBUTIONS = ("ray", "torch", "torchdata", "datasets", "pyarrow", "numpy")
+NAMES = list(dict.fromkeys(name for case in CASES.values() for makers in (case.forked, case.on_ray) for name in makers))
 
 
-def run(table: tables.Table, names: Sequence[str], args: argparse.Namespace) -> dict[str, list[Turn]]:
+def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str, list[Turn]]:
     """The turns of each contestant, round by round."""
+    data = case.make(args.folder)
+    batches, drain = args.batches or case.batches, args.drain or case.drain
     contestants: list[Contestant] = []
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     try:
-        for makers in (PEERS, ON_RAY):
-            if makers is ON_RAY:
+        for makers in (case.forked, case.on_ray):
+            if makers is case.on_ray:
                 ray.init(
                     "local", num_cpus=2 * args.workers + 2, object_store_memory=args.store, include_dashboard=False
                 )
             for name in [name for name in names if name in makers]:
-                contestants.append(Contestant(name, makers[name](table, args.workers)))
+                contestants.append(Contestant(name, makers[name](data, args.workers)))
                 contestants[-1].take()
         for number in tqdm(range(args.rounds), desc="rounds"):
             at = number % len(contestants)
             for contestant in contestants[at:] + contestants[:at]:
-                turns[contestant.name].append(take_turn(contestant, table.batch, args.batches, args.drain))
+                turns[contestant.name].append(take_turn(contestant, case.batch, batches, drain))
     finally:
         for contestant in contestants:
             contestant.close()
@@ -90,25 +110,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--only", nargs="*", choices=[*PEERS, *ON_RAY], default=[*PEERS, *ON_RAY])
+    parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batches", type=int, default=256, help="timed in a turn")
-    parser.add_argument("--drain", type=int, default=64, help="batches of a turn that are not timed")
+    parser.add_argument("--batches", type=int, help="timed in a turn")
+    parser.add_argument("--drain", type=int, help="batches of a turn that are not timed")
     parser.add_argument("--store", type=int, default=2 << 30, help="bytes of Ray's object store")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
     parser.add_argument("--json", type=Path, help="append the results to this file, one line a case")
     args = parser.parse_args(argv)
-    for case in args.cases:
-        described = machine()
-        described["versions"] |= {name: importlib.metadata.version(name) for name in DISTRIBUTIONS}
-        table = CASES[case](args.folder)
-        figures = summarise(run(table, list(dict.fromkeys([PEER, *args.only])), args), table.row_bytes)
-        print(report(case, figures))
+    for name in args.cases:
+        case, described = CASES[name], machine()
+        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
+        names = [PEER, *(one for one in args.only if one != PEER and one in {*case.forked, *case.on_ray})]
+        figures = summarise(run(case, names, args), case.row_bytes)
+        print(report(name, figures))
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             with args.json.open("a") as file:
-                file.write(json.dumps({**described, "command": sys.argv, "case": case, "contestants": figures}) + "\n")
+                file.write(json.dumps({**described, "command": sys.argv, "case": name, "contestants": figures}) + "\n")
 
 
 if __name__ == "__main__":

@@ -145,3 +145,14 @@ def our_loader(table: Table, workers: int) -> Any:
     """Ours."""
     data = ri.read_parquet(table.files, index=table.folder.with_suffix(".index")).shuffle(seed=SEED).batch(table.batch)
     return data.loader(workers=workers, device="cpu")
+
+
+FORKED: dict[str, Callable[[Table, int], Any]] = {
+    "DataLoader": torch_loader,
+    "DataLoader again": torch_loader,
+    "DataLoader, no workers": lambda table, workers: torch_loader(table, 0),
+    "StatefulDataLoader": stateful_loader,
+    "Hugging Face": hugging_face_loader,
+}
+"""Those with processes of their own."""
+ON_RAY: dict[str, Callable[[Table, int], Any]] = {"rayingest": our_loader, "Ray Data": RayDataEpochs}
