@@ -12,6 +12,7 @@ from typing import Any
 import ray
 import ray.exceptions as rx
 
+from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.pool import Member, Pool
 from rayingest.errors import ConfigError, IngestError, WorkerError
 from rayingest.stream import Stream, Work
@@ -51,7 +52,7 @@ class Briefing:
         error = future.exception()
         if error is None:
             self._learnt = ray.put(future.result())
-        elif isinstance(error, rx.RayActorError):
+        elif isinstance(error, DEATHS):
             self._deaths += 1
             if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
                 del self._heads[0]

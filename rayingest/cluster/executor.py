@@ -18,6 +18,7 @@ import ray
 import ray.exceptions as rx
 
 from rayingest.cluster.briefing import Briefing, refusal
+from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.decoder import BlockNote
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
@@ -71,6 +72,7 @@ class Executor:
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
         self._given_up: deque[tuple[float, int]] = deque()
         self._timings = Timings()
+        self._workers_lost = 0
 
     # What happened
 
@@ -80,7 +82,7 @@ class Executor:
         if error is None:
             self._members[member.name] = member
             return [ev.WorkerJoined(member.name, member.role, member.slots)]
-        if not isinstance(error, rx.RayActorError):
+        if not isinstance(error, DEATHS):
             raise refusal(error)
         self._pool.report_dead(member, error)
         return []
@@ -88,12 +90,13 @@ class Executor:
     def lost(self, member: Member, loss: Loss) -> list[ev.Event]:
         """A member is gone, and with its node all blocks that were read there."""
         events: list[ev.Event] = []
+        self._workers_lost += loss is not Loss.DISMISSED
         self.briefing.lost(member)
         if self._members.pop(member.name, None) is not None:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)
             self._holdings.lose(member.name)
-            events.append(ev.WorkerLost(member.name, by_itself=loss is Loss.BY_ITSELF))
+            events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value))
         if loss is Loss.WITH_NODE and member.node != self._node:
             late = [(number, node) for refs in self._arrived.values() for number, (_, node) in refs.items()]
             gone = tuple(number for number, node in late if node == member.node)
@@ -160,7 +163,7 @@ class Executor:
         member, error = self._members.get(parcel.holder), future.exception()
         if member is not None:
             self._holdings.settle(parcel, arrived=error is None)
-            if isinstance(error, rx.RayActorError):
+            if isinstance(error, DEATHS):
                 self._pool.report_dead(member, error)
         return []
 
@@ -170,8 +173,9 @@ class Executor:
         return [ev.Overdue(task) for late in self._late.values() for task in late.overdue(now)]
 
     def _failed(self, task: int, call: _Call, error: BaseException) -> list[ev.Event]:
-        if isinstance(error, rx.RayActorError):
-            self._pool.report_dead(call.member, error)  # which tells us in turn that it is lost
+        if isinstance(error, DEATHS):
+            expected = isinstance(call.command, ev.Decode) and call.command.suspect
+            self._pool.report_dead(call.member, error, expected)  # which tells us in turn that it is lost
             return []
         self._end(task, done=False)
         cause = error.cause if isinstance(error, rx.RayTaskError) else error
@@ -267,7 +271,8 @@ class Executor:
         """What the workers said that it took, all together and by node; tasks under way."""
         calls = list(self._calls.values())
         reads = sum(isinstance(call.command, ev.Read) for call in calls)
-        return {**self._timings.stats(), "reads_under_way": reads, "decodes_under_way": len(calls) - reads}
+        lost = {"workers_lost": self._workers_lost}
+        return {**self._timings.stats(), **lost, "reads_under_way": reads, "decodes_under_way": len(calls) - reads}
 
     def under_way(self) -> str:
         """In words, what is being waited for."""

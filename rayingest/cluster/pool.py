@@ -20,7 +20,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 import ray
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayingest.cluster.decoder import CONTROL, Decoder
@@ -40,13 +40,12 @@ _pools = itertools.count()
 
 
 class Loss(enum.Enum):
-    """How a member was lost: it ended (perhaps because of what it did), it is out of reach with its node, or it was
-    sent away.
-    """
+    """How a member was lost; where it ended by itself, perhaps because of what it did."""
 
-    BY_ITSELF = enum.auto()
-    WITH_NODE = enum.auto()
-    DISMISSED = enum.auto()
+    BY_ITSELF = "it ended"
+    FOR_MEMORY = "it was ended because its node ran low on memory"
+    WITH_NODE = "it is out of reach, with its node"
+    DISMISSED = "it was sent away"
 
 
 @dataclass(eq=False)
@@ -196,15 +195,16 @@ class Pool:
             self._told = True
             _log.warning("going on with %d of %d decoders; the others come as CPUs do", running, self.workers)
 
-    def report_dead(self, member: Member, error: BaseException) -> None:
+    def report_dead(self, member: Member, error: BaseException, expected: bool = False) -> None:
         """Somebody found the member dead or out of reach: it is given up and replaced, its node's others with it.
 
+        `expected`: it had nothing but what had ended others before, so that this death is no sign of a broken cluster.
         Out of reach means lost: a node that went without a word is declared dead only much later.
         """
         with self._lock:
             if self._closed or member.name not in self._members or not ray.is_initialized():
                 return
-            loss = Loss.BY_ITSELF
+            loss = Loss.FOR_MEMORY if isinstance(error, OutOfMemoryError) else Loss.BY_ITSELF
             if isinstance(error, ActorUnavailableError) or member.node not in _nodes_alive():
                 loss = Loss.WITH_NODE
                 self._suspects.add(member.node)
@@ -213,7 +213,7 @@ class Pool:
                 gone = [other for other in self._members.values() if other.node == member.node]
             for other in gone:
                 self._give_up(other, loss)
-            if not self._too_many_deaths(member):
+            if expected or not self._too_many_deaths(member, loss):
                 self._ask()
 
     def _give_up(self, member: Member, loss: Loss) -> None:
@@ -227,12 +227,12 @@ class Pool:
         """Whatever node it was for, which is not always the one that it was put on."""
         self._reader_nodes = {node: name for node, name in self._reader_nodes.items() if name != member.name}
 
-    def _too_many_deaths(self, member: Member) -> bool:
+    def _too_many_deaths(self, member: Member, loss: Loss) -> bool:
         now = time.monotonic()
         self._deaths = [then for then in self._deaths if now - then < 60] + [now]
         if len(self._deaths) <= MAX_DEATHS_A_MINUTE:
             return False
-        error = WorkerError(f"{len(self._deaths)} workers died within a minute, lastly {member.name}")
+        error = WorkerError(f"{len(self._deaths)} workers died within a minute; lastly {member.name}: {loss.value}")
         for subscriber in list(self._subscribers):
             subscriber.failed(error)
         return True
@@ -291,8 +291,10 @@ class Pool:
                 return
             if error is not None:
                 _log.warning("%s did not start: %s", member.name, error)
+                for subscriber in list(self._subscribers):
+                    subscriber.lost(member, Loss.BY_ITSELF)
                 self._forget_reader(member)
-                if not self._too_many_deaths(member):
+                if not self._too_many_deaths(member, Loss.BY_ITSELF):
                     self._ask()
                 return
             member.site = future.result()

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from rayingest.cluster.deaths import DEATHS
 from rayingest.errors import IngestError, WorkerError
 from rayingest.storage.index_cache import locked
 from rayingest.survey import Part, Progress, Survey
@@ -84,13 +85,14 @@ def survey_on_cluster(survey: Survey[T], rank: int, progress: Progress) -> T:
             return kept
         try:
             return _ask(survey, rank, progress)
-        except RayActorError as error:  # its owner, another rank, may have ended
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, IngestError):
+                raise cause from None
+            if not isinstance(cause, DEATHS):  # its owner, another rank, may have ended
+                raise
             if attempt == _TRIES:
-                raise WorkerError(f"making the {survey.name} died {attempt} times; lastly: {error}") from error
-        except RayTaskError as error:
-            if isinstance(error.cause, IngestError):
-                raise error.cause from None
-            raise
+                raise WorkerError(f"making the {survey.name} died {attempt} times; lastly: {cause}") from error
     raise AssertionError("unreachable")
 
 

@@ -75,6 +75,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     Functions are imported (the current folder is added to where Python looks); nothing is read of the data. ConfigError
     lists every mistake with its line.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"load_config takes the path of a YAML file, not a {type(path).__name__}")
     document = read_document(Path(path))
     data, mistakes = document.data, document.mistakes
     for key in data:

@@ -133,7 +133,7 @@ class Dispatch(Outcomes):
         self.counts["decodes"] += 1
         blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
         parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
-        self._commands.append(ev.Decode(task.number, worker.name, parts, blocks))
+        self._commands.append(ev.Decode(task.number, worker.name, parts, blocks, pieces[0].suspect))
 
     def _hedge(self, number: int) -> None:
         """Have a late task done by another worker too, if that costs nothing else its room."""

@@ -67,10 +67,13 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker is gone, with all its tasks. `by_itself`: nothing else is known to have ended it, so a task may have."""
+    """A worker is gone, with all its tasks. `by_itself`: nothing else is known to have ended it, so a task may have.
+    `how` says in words what is known.
+    """
 
     worker: str
     by_itself: bool = False
+    how: str = "it is gone"
 
 
 @dataclass(frozen=True)
@@ -173,12 +176,15 @@ class Read:
 
 @dataclass(frozen=True)
 class Decode:
-    """Have a decoder make these parts, which take samples from exactly these blocks."""
+    """Have a decoder make these parts, which take samples from exactly these blocks. `suspect`: all of them have ended
+    decoders before.
+    """
 
     task: int
     worker: str
     parts: tuple[Part, ...]
     blocks: tuple[int, ...]
+    suspect: bool = False
 
 
 @dataclass(frozen=True)

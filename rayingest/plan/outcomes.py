@@ -21,7 +21,7 @@ from rayingest.plan.pieces import Piece, PieceState
 from rayingest.plan.residency import BlockState, Residency
 from rayingest.plan.workforce import Task, Workforce
 
-_COUNTED = ("reads", "blocks_read", "decodes", "retries", "hedges", "workers_lost", "blocks_lost", "blocks_dropped")
+_COUNTED = ("reads", "blocks_read", "decodes", "retries", "hedges", "blocks_lost", "blocks_dropped")
 _DEATHS_TO_PART = 2
 _DEATHS_TO_BLAME = 4
 
@@ -66,8 +66,8 @@ class Outcomes:
                 self.room += 1
             case ev.WorkerJoined(name, role, slots):
                 self.workforce.join(name, role, slots)
-            case ev.WorkerLost(name, by_itself):
-                self._lose_worker(name, by_itself)
+            case ev.WorkerLost():
+                self._lose_worker(event)
             case ev.Freed(nbytes):
                 self.lingering -= nbytes
             case ev.BlocksLost(numbers):
@@ -97,12 +97,11 @@ class Outcomes:
         self.room = self.limits.room
         self._stand_in = event.stand_in
 
-    def _lose_worker(self, name: str, by_itself: bool) -> None:
-        self.counts["workers_lost"] += name in self.workforce.workers
-        error = ConnectionError(f"worker {name} is gone")
-        for task in self.workforce.lose(name):
+    def _lose_worker(self, event: ev.WorkerLost) -> None:
+        error = ConnectionError(f"worker {event.worker}: {event.how}")
+        for task in self.workforce.lose(event.worker):
             if task.pieces:
-                self._fail_decode(task, error, deadly=by_itself)
+                self._fail_decode(task, error, deadly=event.by_itself)
             else:
                 self._fail_read(task, error, final=False)
 

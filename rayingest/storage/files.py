@@ -213,6 +213,10 @@ class Storage:
             fs, name = fsspec.core.url_to_fs(url, **self.storage_options)
         except (ValueError, ImportError, TypeError) as error:
             raise ConfigError(f"cannot reach {redact(url)}: {self._shown(url, error)}") from None
+        except storage_errors() as error:  # some connect at once
+            raise DataError(
+                f"cannot be reached: {self._shown(url, error)}", shard=redact(url), transient=True
+            ) from None
         return fs, name
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:

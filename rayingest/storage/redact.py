@@ -63,6 +63,9 @@ def _redact_one(url: str) -> str:
     if at and not (scheme in _CONTAINER_BEFORE_AT and ":" not in user):
         authority = host
     rest = authority + slash + path
+    if scheme in {"http", "https"}:
+        rest, hash_, _ = rest.partition("#")
+        rest += "#***" if hash_ else ""
     if scheme in {"http", "https"} and "?" in rest:
         rest, _, query = rest.partition("?")
         rest += "?" + "&".join(_without_value(part) for part in query.split("&"))

@@ -62,6 +62,7 @@ class World:
     failed: ev.Fail | None = None
     peak: int = 0
     workers: int = 0
+    losses: int = 0
     untaken: int = 0
     exact: bool = True
 
@@ -128,6 +129,7 @@ class World:
         for tasks in (self.reading, self.decoding):
             for task in [task for task, command in tasks.items() if command.worker == name]:
                 del tasks[task]
+        self.losses += 1
         self.tell(ev.WorkerLost(name, by_itself))
         self.join(role)
 

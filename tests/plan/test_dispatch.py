@@ -140,7 +140,7 @@ def test_a_sample_that_ends_its_worker_is_found_and_nothing_else_is_blamed(row):
     assert "ended its worker" in str(w.errors[5])
     assert [step for step, _ in w.delivered] == list(range(len(steps)))
     assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step != 5)
-    assert w.dispatch.counts["workers_lost"] <= 10
+    assert w.losses <= 10
 
 
 def test_a_late_decode_is_done_by_another_and_the_first_answer_wins():
