@@ -32,6 +32,8 @@ LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
 _TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
+_S3_CONFIG = {"max_pool_connections": 64}
+"""Connections of a process. By default 10, which others would wait for."""
 
 
 def local_path(url: str) -> str | None:
@@ -209,8 +211,11 @@ class Storage:
     def filesystem(self, url: str) -> tuple[Any, str]:
         """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
         hide_credentials()
+        options = self.storage_options
+        if url.startswith(("s3://", "s3a://")):
+            options = {**options, "config_kwargs": {**_S3_CONFIG, **(options.get("config_kwargs") or {})}}
         try:
-            fs, name = fsspec.core.url_to_fs(url, **self.storage_options)
+            fs, name = fsspec.core.url_to_fs(url, **options)
         except (ValueError, ImportError, TypeError) as error:
             raise ConfigError(f"cannot reach {redact(url)}: {self._shown(url, error)}") from None
         return fs, name
