@@ -34,6 +34,7 @@ from rayingest.surveying import Surveyed, survey
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A YAML file, or with --format a path, glob or URL.")]
 FormatName = Annotated[str | None, typer.Option("--format", help="Of the data, as in `webdataset`.")]
+Given = Annotated[list[str] | None, typer.Option("--option", help="Of the format, as in `lists=[tokens]`; repeatable.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 OnRay = Annotated[bool, typer.Option("--on-ray", help="Index by tasks on Ray: on the cluster at RAY_ADDRESS, or here.")]
 WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
@@ -81,10 +82,12 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
 
 
 @app.command()
-def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> None:
-    """Make the index of a configuration's data, unless the kept one still holds: sizes and marks of all shards."""
+def index(
+    source: Source, format_name: FormatName = None, option: Given = None, on_ray: OnRay = False, debug: Debug = False
+) -> None:
+    """Make the index of the data, unless the kept one still holds: sizes and marks of all shards."""
     with _errors_told(debug):
-        dataset = load_config(config).dataset()
+        dataset = named(source, format_name, option)
         cache = dataset.index_cache()
         kept = cache.load() is not None
         known = _surveyed(dataset, cache, on_ray)
@@ -95,13 +98,16 @@ def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> No
 def inspect(
     source: Source,
     format_name: FormatName = None,
+    option: Given = None,
     samples: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 16,
     sheet: Annotated[Path | None, typer.Option(help="Where to write a PNG with pictures of them.")] = None,
     debug: Debug = False,
 ) -> None:
     """Show what data there are: shards, counts, sizes, fields and what is in them, and a sheet of pictures."""
     with _errors_told(debug):
-        dataset = replace(named(source, format_name), limits=(), lengths=None)  # all there is, whatever is taken of it
+        dataset = replace(
+            named(source, format_name, option), limits=(), lengths=None
+        )  # all there is, whatever is taken of it
         cache = dataset.index_cache()
         known = _surveyed(dataset, cache, on_ray=False)
         _print_rows(_data_rows(known, cache))
@@ -115,10 +121,10 @@ def inspect(
 
 
 @app.command()
-def verify(source: Source, format_name: FormatName = None, debug: Debug = False) -> None:
+def verify(source: Source, format_name: FormatName = None, option: Given = None, debug: Debug = False) -> None:
     """Read and decode everything; a line for each bad sample, shard or block, and exit status 1 if there is any."""
     with _errors_told(debug):
-        verification = Verification(named(source, format_name))
+        verification = Verification(named(source, format_name, option))
         with tqdm(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
             for fault in verification.faults(lambda done: bar.update(done - bar.n)):
                 bar.clear()
