@@ -135,6 +135,34 @@ def verify(source: Source, format_name: FormatName = None, option: Given = None,
             raise typer.Exit(1)
 
 
+@app.command()
+def pack(
+    source: Source,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the shards are to be: an empty folder.")],
+    format_name: FormatName = None,
+    option: Given = None,
+    to: Annotated[str, typer.Option(help="webdataset or parquet.")] = "webdataset",
+    shard_bytes: Annotated[int, typer.Option(min=1, help="Of samples, as they are read.")] = 256 << 20,
+    resize: Annotated[int | None, typer.Option(min=1, help="Shorter side that larger images get.")] = None,
+    decode_images: Annotated[bool, typer.Option("--decode-images", help="Write images as arrays.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write the data anew as shards of one size, on Ray Data; called again, it goes on where it ended."""
+    from rayingest.cli.pack import Layout, Packing
+
+    with _errors_told(debug):
+        dataset = named(source, format_name, option)
+        known = _surveyed(dataset, dataset.index_cache(), on_ray=True)
+        packing = Packing(dataset, known, folder.absolute(), Layout(to, shard_bytes, resize, decode_images))
+        made = samples = 0
+        with tqdm(total=len(packing.orders), desc="packing", unit="shard", disable=None) as bar:
+            for done in packing.run():
+                made, samples = made + done.made, samples + done.samples
+                bar.update()
+        there = f", {len(packing.orders) - made:,} of them there before" if made < len(packing.orders) else ""
+        _print_rows({"packed": [f"{samples:,} samples in {len(packing.orders):,} shards in {folder}{there}"]})
+
+
 def _surveyed(dataset: Dataset, cache: IndexCache, on_ray: bool) -> Surveyed:
     if on_ray:
         from rayingest.cluster.session import connect
