@@ -10,7 +10,7 @@ from collections.abc import Callable
 from rayingest.dataset import Dataset
 from rayingest.sources.folders import read_files, read_images
 from rayingest.sources.records import read_litdata, read_lmdb, read_mds, read_tfrecord, read_webdataset
-from rayingest.sources.tables import read_arrow, read_csv, read_hdf5, read_json, read_npy, read_parquet
+from rayingest.sources.tables import read_arrow, read_csv, read_hdf5, read_json, read_lance, read_npy, read_parquet
 
 __all__ = [
     "READERS",
@@ -20,6 +20,7 @@ __all__ = [
     "read_hdf5",
     "read_images",
     "read_json",
+    "read_lance",
     "read_litdata",
     "read_lmdb",
     "read_mds",
@@ -44,6 +45,7 @@ READERS: dict[str, Callable[..., Dataset]] = {
         read_npy,
         read_hdf5,
         read_lmdb,
+        read_lance,
         read_tfrecord,
     )
 }

@@ -133,3 +133,23 @@ def read_hdf5(
     return described(
         "hdf5", urls, index, block_bytes, storage_options, cache_dir, cache_bytes, options={"fields": fields}
     )
+
+
+@checked(agree)
+def read_lance(
+    urls: Urls,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+    cache_dir: Folder | None = None,
+    cache_bytes: Bytes | None = None,
+    version: Positive | None = None,
+) -> Dataset:
+    """Rows of Lance's data sets on local disks. Arguments as of `read_webdataset`.
+
+    Args:
+        version: of each data set, the one that is read; default: the last when the loader is made.
+    """
+    more = {"version": version}
+    return described("lance", urls, index, block_bytes, storage_options, cache_dir, cache_bytes, options=more)
