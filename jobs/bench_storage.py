@@ -8,8 +8,9 @@ many CPUs there are. Runs take turns; the figures are medians over the rounds.
 
 Steady means: blocks arrive as fast as they are used. So the data are many times what a loader fetches in advance (all
 shards are one file under many names, which costs neither disk nor memory), and the first `--skip` batches, more than
-those in advance, are not timed. Beside each rate: what was read for it, the reads under way on average, and how long
-the loop waited for any.
+those in advance, are not timed. Beside each rate: what was read for it, the reads under way on average, how long the
+loop waited for any, and the share of their time that the decoders were busy. On a machine with other work the last two
+are what tells: it makes decoding itself slower in one turn than in another, but only late reads leave decoders idle.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def rate(urls: str, index: Path, args: argparse.Namespace, pool: ri.Pool) -> tup
         for _ in range(args.batches):
             next(batches)
         took, after = time.perf_counter() - begun, loader.stats()
-    spent = {name: (after[name] - before[name]) / took for name in ("bytes_read", "read_seconds", "stall_read_seconds")}
+    figures = ("bytes_read", "read_seconds", "stall_read_seconds", "decode_seconds")
+    spent = {name: (after[name] - before[name]) / took for name in figures}
     return args.batches * args.batch / took, spent
 
 
@@ -166,6 +168,7 @@ def main() -> None:
 def measure(places: dict[str, str], indexes: Path, args: argparse.Namespace) -> None:
     """Take turns; prints a row a turn, and the medians. The first place is what the others are compared with."""
     ratios: dict[str, list[float]] = {}
+    busy: dict[str, list[float]] = {}
     with ri.Pool(workers=args.workers) as pool:
         for number in range(args.rounds):
             rates = {}
@@ -173,14 +176,17 @@ def measure(places: dict[str, str], indexes: Path, args: argparse.Namespace) -> 
                 rates[place], spent = rate(urls, indexes / f"{place}.arrow", args, pool)
                 ratio = rates[place] / rates["local"]
                 ratios.setdefault(place, []).append(ratio)
+                busy.setdefault(place, []).append(spent["decode_seconds"] / args.workers)
                 print(
                     f"round {number}, {place:>7}: {rates[place]:4.0f}/s, ratio {ratio:.3f}, "
                     f"{spent['bytes_read'] / 1e6:.0f} MB/s, {spent['read_seconds']:.1f} reads under way, "
-                    f"waits for reads {spent['stall_read_seconds']:.1%}",
+                    f"waits for reads {spent['stall_read_seconds']:.1%}, "
+                    f"decoders busy {busy[place][-1]:.1%}",
                     flush=True,
                 )
     for place, values in ratios.items():
-        print(f"{place}: {statistics.median(values):.1%} of the local rate")
+        as_busy = statistics.median(far / near for far, near in zip(busy[place], busy["local"], strict=True))
+        print(f"{place}: {statistics.median(values):.1%} of the local rate, decoders {as_busy:.1%} as busy")
 
 
 if __name__ == "__main__":
