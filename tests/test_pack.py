@@ -24,9 +24,9 @@ from tests.streams import write_shards
 
 def pack_here(data: Dataset, folder: Path, **layout: Any) -> Packing:
     """Without Ray."""
-    packing = Packing(data, survey(data, data.index_cache(), 0, False), folder, Layout(**layout))
-    for order in packing.orders:
-        packing.pack(order)
+    packing = Packing(data, survey(data, data.index_cache(), 0, False), str(folder), Layout(**layout))
+    for shard in packing.shards:
+        packing.pack(shard)
     return packing
 
 
@@ -47,7 +47,7 @@ def test_what_is_packed_is_what_was_there(name: str, tmp_path: Path) -> None:
     CASES[name].write(tmp_path / "data")
     data = CASES[name].read(str(tmp_path / "data"))
     whole = pack_here(data, tmp_path / "tars", to="webdataset", shard_bytes=500)
-    assert len(whole.orders) > 1
+    assert len(whole.shards) > 1
     ids = {"id": "id", "text": "text"}
     assert rows(ri.read_webdataset(tmp_path / "tars").select(**ids)) == SAMPLES
     pack_here(data, tmp_path / "tables", to="parquet", shard_bytes=500)
@@ -85,20 +85,24 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     """A shard that is there is not touched; one that is damaged is made again; another packing's folder is refused."""
     write_shards(tmp_path / "data", [20, 15, 7])
     data, out = ri.read_webdataset(tmp_path / "data", block_bytes=4096), tmp_path / "out"
-    layout = {"to": "webdataset", "shard_bytes": 20_000}
+    layout = {"to": "webdataset", "shard_bytes": 4_000}
     pack_here(data, out, **layout)
-    first, second, *_ = sorted(out.glob("*.tar"))
+    first, second, third, *_ = sorted(out.glob("*.tar"))
     whole, before = second.read_bytes(), first.stat().st_mtime_ns
     second.unlink()
+    cut = third.read_bytes()
+    third.write_bytes(cut[: len(cut) // 2])
     (out / ".part-000001.tar.0.writing").write_bytes(b"left by one that was ended")
     pack_here(data, out, **layout)
     assert first.stat().st_mtime_ns == before
-    assert second.read_bytes() == whole
+    assert (second.read_bytes(), third.read_bytes()) == (whole, cut)
     assert not list(out.glob(".*"))
     with pytest.raises(ConfigError, match="shard_bytes differs"):
         pack_here(data, out, to="webdataset", shard_bytes=10_000)
     with pytest.raises(ConfigError, match="not empty"):
         pack_here(data, tmp_path / "data", **layout)
+    with pytest.raises(ConfigError, match="folders of the file system"):
+        Packing(data, survey(data, data.index_cache(), 0, False), "s3://bucket/out", Layout(**layout))
 
 
 def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def verify(source: Source, format_name: FormatName = None, option: Given = None,
 @app.command()
 def pack(
     source: Source,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the shards are to be: an empty folder.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the shards are to be: an empty folder.")],
     format_name: FormatName = None,
     option: Given = None,
     to: Annotated[str, typer.Option(help="webdataset or parquet.")] = "webdataset",
@@ -153,14 +153,14 @@ def pack(
     with _errors_told(debug):
         dataset = named(source, format_name, option)
         known = _surveyed(dataset, dataset.index_cache(), on_ray=True)
-        packing = Packing(dataset, known, folder.absolute(), Layout(to, shard_bytes, resize, decode_images))
+        packing = Packing(dataset, known, folder, Layout(to, shard_bytes, resize, decode_images))
         made = samples = 0
-        with tqdm(total=len(packing.orders), desc="packing", unit="shard", disable=None) as bar:
+        with tqdm(total=len(packing.shards), desc="packing", unit="shard", disable=None) as bar:
             for done in packing.run():
                 made, samples = made + done.made, samples + done.samples
                 bar.update()
-        there = f", {len(packing.orders) - made:,} of them there before" if made < len(packing.orders) else ""
-        _print_rows({"packed": [f"{samples:,} samples in {len(packing.orders):,} shards in {folder}{there}"]})
+        there = f", {len(packing.shards) - made:,} of them there before" if made < len(packing.shards) else ""
+        _print_rows({"packed": [f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{there}"]})
 
 
 def _surveyed(dataset: Dataset, cache: IndexCache, on_ray: bool) -> Surveyed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,7 +27,9 @@ from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.formats.columns import ENCODING
 from rayingest.formats.indexing import index_shard
 from rayingest.options import known_names
+from rayingest.plan.view import view_mark
 from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
 from rayingest.stream import Rows, Span, Work, spans_of
 from rayingest.surveying import Surveyed
 from rayingest.transforms.decoders import IMAGES
@@ -55,15 +58,23 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """One block of the data: the rows to take of it, and the ordinals of these."""
+    """One block of the data, the ordinal of its first sample, and the rows to take of it: None for all."""
 
     span: Span
-    rows: np.ndarray
-    ordinals: np.ndarray
+    first: int
+    some: np.ndarray | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.arange(self.span[-1][0][2]) if self.some is None else self.some
+
+    @property
+    def ordinals(self) -> np.ndarray:
+        return self.first + self.rows
 
 
 @dataclass(frozen=True)
-class Order:
+class NewShard:
     """One shard to be made, at this path, of these parts."""
 
     path: str
@@ -86,19 +97,24 @@ class Done:
 class Packing:
     """The shards to be made in a folder. ConfigError where there are others in it, or those of another packing."""
 
-    def __init__(self, dataset: Dataset, known: Surveyed, folder: Path, layout: Layout) -> None:
-        self.orders = _orders(known, folder, layout)
+    def __init__(self, dataset: Dataset, known: Surveyed, url: str, layout: Layout) -> None:
+        path = local_path(url)
+        if path is None:
+            raise ConfigError(f"{url}: shards are written to folders of the file system; copy them from there")
+        folder = Path(path)
+        self.shards = _shards(known, folder, layout)
         self._layout, self._work = layout, work_of(dataset)
         self._schema = None
         if layout.to == "parquet":
-            self._schema = schema_of(_samples(self._work, self.orders[0].parts[0], layout))
+            self._schema = schema_of(_samples(self._work, self.shards[0].parts[0], layout))
         _keep_record(
             folder,
             {
                 "source": known.manifest.fingerprint,
+                "taken": view_mark(known.limits),
                 "code": self._work.pipeline.code_mark,
                 **asdict(layout),
-                "samples": [order.samples for order in self.orders],
+                "samples": [shard.samples for shard in self.shards],
             },
         )
 
@@ -108,7 +124,7 @@ class Packing:
 
         ray.data.DataContext.get_current().enable_progress_bars = False  # there is one of ours
         logging.getLogger("ray.data").setLevel(logging.WARNING)
-        rows = ray.data.from_items([{"order": order} for order in self.orders], override_num_blocks=len(self.orders))
+        rows = ray.data.from_items([{"shard": shard} for shard in self.shards], override_num_blocks=len(self.shards))
         for row in rows.map(self._pack).iter_rows():
             done: Done = row["done"]
             if done.error is not None:
@@ -117,48 +133,57 @@ class Packing:
 
     def _pack(self, row: dict[str, Any]) -> dict[str, Any]:
         try:
-            return {"done": self.pack(row["order"])}
+            return {"done": self.pack(row["shard"])}
         except IngestError as error:  # Ray Data would tell it with its own around it
             return {"done": Done(0, error=error)}
 
-    def pack(self, order: Order) -> Done:
+    def pack(self, shard: NewShard) -> Done:
         """Make one shard, unless it is there."""
-        path = Path(order.path)
-        if path.exists() and self._count(path) == order.samples:
-            return Done(order.samples, made=False)
+        path = Path(shard.path)
+        if self._is_there(path, shard.samples):
+            return Done(shard.samples, made=False)
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.writing")
         try:
-            blocks = (_samples(self._work, part, self._layout) for part in order.parts)
+            blocks = (_samples(self._work, part, self._layout) for part in shard.parts)
             if self._schema is None:
-                write_tar(aside, blocks, (part.ordinals for part in order.parts))
+                write_tar(aside, blocks, (part.ordinals for part in shard.parts))
             else:
                 write_parquet(aside, blocks, self._schema)
             found = self._count(aside)
-            if found != order.samples:
-                raise DataError(f"{found} samples were written for {order.samples}", shard=str(path))
+            if found != shard.samples:
+                raise DataError(f"{found} samples were written for {shard.samples}", shard=str(path))
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())  # else a power failure might leave a name without its bytes
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-        return Done(order.samples)
+        return Done(shard.samples)
+
+    def _is_there(self, path: Path, samples: int) -> bool:
+        try:
+            return path.exists() and self._count(path) == samples
+        except DataError:  # damaged: to be made again
+            return False
 
     def _count(self, path: Path) -> int:
         blocks = index_shard(self._layout.to, Storage(), str(path), path.stat().st_size, 2 << 20, True, {})
         return int(blocks.samples.sum())
 
 
-def _orders(known: Surveyed, folder: Path, layout: Layout) -> list[Order]:
+def _shards(known: Surveyed, folder: Path, layout: Layout) -> list[NewShard]:
     manifest, view = known.manifest, known.view
     numbers = np.flatnonzero(view.samples)
     sizes = manifest.nbytes[numbers] * (view.samples[numbers] / manifest.samples[numbers])
-    shard_of = np.unique((np.cumsum(sizes) - sizes) // layout.shard_bytes, return_inverse=True)[1]
-    orders = []
-    for number in range(int(shard_of[-1]) + 1):
+    shard_of = (np.cumsum(sizes) - sizes) // layout.shard_bytes
+    made = []
+    for number, blocks in enumerate(np.split(numbers, np.flatnonzero(np.diff(shard_of)) + 1)):
         parts = []
-        for block in numbers[shard_of == number].tolist():
-            rows = view.row(block, np.arange(view.samples[block]))
-            parts.append(Part(spans_of(manifest, [block])[0], rows, manifest.first_ordinal[block] + rows))
-        orders.append(Order(str(folder / f"part-{number:06d}{SUFFIXES[layout.to]}"), tuple(parts)))
-    return orders
+        for block in blocks.tolist():
+            count, span = int(view.samples[block]), spans_of(manifest, [block])[0]
+            some = None if count == manifest.samples[block] else view.row(block, np.arange(count))
+            parts.append(Part(span, int(manifest.first_ordinal[block]), some))
+        made.append(NewShard(str(folder / f"part-{number:06d}{SUFFIXES[layout.to]}"), tuple(parts)))
+    return made
 
 
 def _keep_record(folder: Path, record: dict[str, Any]) -> None:
