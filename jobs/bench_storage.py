@@ -1,11 +1,16 @@
 """Steady throughput from storage with a delay on every request, beside that from a local disk.
 
-    python jobs/bench_storage.py --delay-ms 100
+    python jobs/bench_storage.py --delay-ms 0 20 100
 
-The same shards, description and workers twice: from local files, and from a web server of its own process that waits
-before each answer. Default settings of the loader. Decoding sleeps, so that what is compared is the wait for storage,
-not how many CPUs there are. Runs take turns; the figure is the median ratio of the rounds. In a turn the first `--skip`
-batches are not timed: they are the start.
+The same shards, description and workers: from local files, and from a web server of its own process that waits before
+each answer. Default settings of the loader. Decoding sleeps, so that what is compared is the wait for storage, not how
+many CPUs there are. Runs take turns; the figures are medians over the rounds.
+
+Steady means: blocks arrive as fast as they are used. So the data are many times what a loader fetches in advance (all
+shards are one file under many names, which costs neither disk nor memory), and the first `--skip` batches, more than
+those in advance, are not timed. Beside each rate: what was read for it, the reads under way on average, how long the
+loop waited for any, and the share of their time that the decoders were busy. On a machine with other work the last two
+are what tells: it makes decoding itself slower in one turn than in another, but only late reads leave decoders idle.
 """
 
 from __future__ import annotations
@@ -32,10 +37,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class SlowFiles(SimpleHTTPRequestHandler):
-    """Files of a folder by byte ranges, each answer `delay` seconds late."""
+    """Files of a folder by byte ranges; each answer is as many milliseconds late as the first part of its path says."""
 
     protocol_version = "HTTP/1.1"
-    delay = 0.0
 
     def do_HEAD(self) -> None:
         """Size and etag."""
@@ -49,8 +53,9 @@ class SlowFiles(SimpleHTTPRequestHandler):
         """Nothing."""
 
     def _answer(self, body: bool) -> None:
-        time.sleep(self.delay)
-        path = Path(self.translate_path(self.path))
+        delay, _, name = self.path.lstrip("/").partition("/")
+        time.sleep(float(delay) / 1e3)
+        path = Path(self.translate_path(name))
         if not path.is_file():
             self.send_error(404)
             return
@@ -70,23 +75,24 @@ class SlowFiles(SimpleHTTPRequestHandler):
                 self.wfile.write(file.read(end - begin))
 
 
-def serve(folder: str, delay: float) -> None:
+def serve(folder: str) -> None:
     """Serve until ended; prints the port."""
-    SlowFiles.delay = delay
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SlowFiles, directory=folder))
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 def write_shards(folder: Path, shards: int, samples: int, nbytes: int) -> None:
-    """Tars of samples of random bytes."""
+    """A tar of samples of random bytes, under as many names."""
     rng = np.random.default_rng(0)
-    for shard in range(shards):
-        with tarfile.open(folder / f"s-{shard:03d}.tar", "w") as tar:
-            for i in range(samples):
-                info = tarfile.TarInfo(f"{shard}-{i:05d}.bin")
-                info.size = nbytes
-                tar.addfile(info, io.BytesIO(rng.bytes(nbytes)))
+    first = folder / "s-000.tar"
+    with tarfile.open(first, "w") as tar:
+        for i in range(samples):
+            info = tarfile.TarInfo(f"{i:05d}.bin")
+            info.size = nbytes
+            tar.addfile(info, io.BytesIO(rng.bytes(nbytes)))
+    for shard in range(1, shards):
+        (folder / f"s-{shard:03d}.tar").hardlink_to(first)
 
 
 class Slow:
@@ -101,8 +107,8 @@ class Slow:
         return {"size": len(sample["bin"])}
 
 
-def rate(urls: str, index: Path, args: argparse.Namespace, pool: ri.Pool) -> tuple[float, dict[str, Any]]:
-    """Samples a second after the start, and the loader's counters."""
+def rate(urls: str, index: Path, args: argparse.Namespace, pool: ri.Pool) -> tuple[float, dict[str, float]]:
+    """Samples a second after the start, and what was read meanwhile."""
     data = (
         ri.read_webdataset(urls, index=index)
         .map(Slow(args.decode_ms / 1e3))
@@ -113,55 +119,74 @@ def rate(urls: str, index: Path, args: argparse.Namespace, pool: ri.Pool) -> tup
         batches = (batch for _ in range(10**6) for batch in loader)
         for _ in range(args.skip):
             next(batches)
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), loader.stats()
         for _ in range(args.batches):
             next(batches)
-        return args.batches * args.batch / (time.perf_counter() - begun), loader.stats()
+        took, after = time.perf_counter() - begun, loader.stats()
+    figures = ("bytes_read", "read_seconds", "stall_read_seconds", "decode_seconds")
+    spent = {name: (after[name] - before[name]) / took for name in figures}
+    return args.batches * args.batch / took, spent
 
 
 def main() -> None:
-    """Measure and print a row."""
+    """Measure and print rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delay-ms", type=float, default=100.0)
+    parser.add_argument("--delay-ms", type=int, nargs="+", default=[0, 20, 100])
     parser.add_argument("--decode-ms", type=float, default=4.0)
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--shards", type=int, default=24)
-    parser.add_argument("--samples", type=int, default=400, help="of a shard")
-    parser.add_argument("--bytes", type=int, default=20_000, help="of a sample")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--window", type=int, default=1024, help="small, so that blocks are read all the time")
-    parser.add_argument("--skip", type=int, default=20)
-    parser.add_argument("--batches", type=int, default=150)
+    parser.add_argument("--shards", type=int, default=100)
+    parser.add_argument("--samples", type=int, default=160, help="of a shard")
+    parser.add_argument("--bytes", type=int, default=100_000, help="of a sample")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--window", type=int, default=1024)
+    parser.add_argument("--skip", type=int, default=160)
+    parser.add_argument("--batches", type=int, default=320)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve(args.serve, args.delay_ms / 1e3)
+        serve(args.serve)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "shards")
         folder.mkdir()
         write_shards(folder, args.shards, args.samples, args.bytes)
-        command = [sys.executable, __file__, "--serve", str(folder), "--delay-ms", str(args.delay_ms)]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen([sys.executable, __file__, "--serve", folder], stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
         try:
-            port = int(server.stdout.readline())
+            at = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            files = f"s-{{000..{args.shards - 1:03d}}}.tar"
             env = {"env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'jobs'}"}}
             ray.init("local", num_cpus=args.workers + 1, include_dashboard=False, log_to_driver=False, runtime_env=env)
-            far = f"http://127.0.0.1:{port}/s-{{000..{args.shards - 1:03d}}}.tar"
-            ratios = []
-            with ri.Pool(workers=args.workers) as pool:
-                for number in range(args.rounds):
-                    near, _ = rate(f"{folder}/*.tar", Path(name, "near.arrow"), args, pool)
-                    late, stats = rate(far, Path(name, "far.arrow"), args, pool)
-                    ratios.append(late / near)
-                    print(f"round {number}: local {near:.0f}/s, far {late:.0f}/s, ratio {late / near:.3f}", flush=True)
-                    print({name: value for name, value in stats.items() if "read" in name or "retries" in name})
-            print(f"{args.delay_ms:g} ms a request: {statistics.median(ratios):.1%} of the local rate")
+            places = {"local": f"{folder}/{files}", **{f"{ms} ms": f"{at}/{ms}/{files}" for ms in args.delay_ms}}
+            measure(places, Path(name), args)
         finally:
             server.kill()
             server.wait()
+
+
+def measure(places: dict[str, str], indexes: Path, args: argparse.Namespace) -> None:
+    """Take turns; prints a row a turn, and the medians. The first place is what the others are compared with."""
+    ratios: dict[str, list[float]] = {}
+    busy: dict[str, list[float]] = {}
+    with ri.Pool(workers=args.workers) as pool:
+        for number in range(args.rounds):
+            rates = {}
+            for place, urls in places.items():
+                rates[place], spent = rate(urls, indexes / f"{place}.arrow", args, pool)
+                ratio = rates[place] / rates["local"]
+                ratios.setdefault(place, []).append(ratio)
+                busy.setdefault(place, []).append(spent["decode_seconds"] / args.workers)
+                print(
+                    f"round {number}, {place:>7}: {rates[place]:4.0f}/s, ratio {ratio:.3f}, "
+                    f"{spent['bytes_read'] / 1e6:.0f} MB/s, {spent['read_seconds']:.1f} reads under way, "
+                    f"waits for reads {spent['stall_read_seconds']:.1%}, "
+                    f"decoders busy {busy[place][-1]:.1%}",
+                    flush=True,
+                )
+    for place, values in ratios.items():
+        as_busy = statistics.median(far / near for far, near in zip(busy[place], busy["local"], strict=True))
+        print(f"{place}: {statistics.median(values):.1%} of the local rate, decoders {as_busy:.1%} as busy")
 
 
 if __name__ == "__main__":

@@ -30,13 +30,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from plan_scale import made_up
 
+from rayingest.cluster.reader import THREADS
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 
-READER_SLOTS, FREE_SECONDS, LOOK_SECONDS = 8, 2.0, 0.5
+FREE_SECONDS, LOOK_SECONDS = 2.0, 0.5
 SLOWER = 10
 """So many times as long a straggler takes."""
 WARM_UP = 0.2
@@ -107,7 +108,7 @@ class Simulation:
 
     def run(self, steps: int) -> list[float]:
         """The seconds that the loop waited for each step."""
-        self._tell(ev.WorkerJoined("reader", "reader", READER_SLOTS))
+        self._tell(ev.WorkerJoined("reader", "reader", THREADS))
         for number in range(self.world.decoders):
             self._tell(ev.WorkerJoined(f"decoder{number}", "decoder", 2))
         self._tell(ev.Start(self._steps()))

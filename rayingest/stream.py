@@ -22,7 +22,8 @@ from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
 from rayingest.plan.standins import FilledStep
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.transforms.columnar import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples

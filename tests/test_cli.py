@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 import rayingest as ri
 from rayingest.cli import app
+from rayingest.sources import READERS
+from tests.formats.cases import CASES
 from tests.streams import write_shards
 
 CONFIG = """
@@ -166,6 +168,26 @@ def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> Non
     with Image.open(folder / "sheet.png") as sheet:
         assert sheet.size == (5 * 128, 128)
     assert "uint8 (8, 8, 3)" in " ".join(told(run("inspect", "c.yaml"))["fields"])
+
+
+OF_READER = {"json": "json lines", "arrow": "arrow file"}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_has_its_commands(reader: str, run: Run, folder: Path) -> None:
+    """An index, fields and a clean bill of whatever can be read."""
+    (folder / "any").mkdir()
+    if reader == "images":
+        Image.new("RGB", (8, 8)).save(folder / "any" / "a.png")
+    else:
+        CASES[OF_READER.get(reader, reader)].write(folder / "any")
+    count = 1 if reader == "images" else 40
+    how = ("any", "--format", reader, *(("--option", "lists=[many, scores]") if reader == "tfrecord" else ()))
+    assert told(run("index", *how))["data"][0].startswith(f"{count} samples in ")
+    assert told(run("inspect", *how))["fields"]
+    assert told(run("verify", *how))["verified"][0].endswith(", 0 bad")
+    assert "--option oops" in run("verify", *how, "--option", "oops").stderr
+    assert "'oops'" in run("verify", *how, "--option", "oops=1").stderr
 
 
 def test_verify_lists_all_that_is_bad(run: Run, folder: Path) -> None:

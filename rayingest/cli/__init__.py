@@ -34,6 +34,7 @@ from rayingest.surveying import Surveyed, survey
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A YAML file, or with --format a path, glob or URL.")]
 FormatName = Annotated[str | None, typer.Option("--format", help="Of the data, as in `webdataset`.")]
+Given = Annotated[list[str] | None, typer.Option("--option", help="Of the format, as in `lists=[tokens]`; repeatable.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 OnRay = Annotated[bool, typer.Option("--on-ray", help="Index by tasks on Ray: on the cluster at RAY_ADDRESS, or here.")]
 WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
@@ -81,10 +82,12 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
 
 
 @app.command()
-def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> None:
-    """Make the index of a configuration's data, unless the kept one still holds: sizes and marks of all shards."""
+def index(
+    source: Source, format_name: FormatName = None, option: Given = None, on_ray: OnRay = False, debug: Debug = False
+) -> None:
+    """Make the index of the data, unless the kept one still holds: sizes and marks of all shards."""
     with _errors_told(debug):
-        dataset = load_config(config).dataset()
+        dataset = named(source, format_name, option)
         cache = dataset.index_cache()
         kept = cache.load() is not None
         known = _surveyed(dataset, cache, on_ray)
@@ -95,13 +98,16 @@ def index(config: ConfigPath, on_ray: OnRay = False, debug: Debug = False) -> No
 def inspect(
     source: Source,
     format_name: FormatName = None,
+    option: Given = None,
     samples: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 16,
     sheet: Annotated[Path | None, typer.Option(help="Where to write a PNG with pictures of them.")] = None,
     debug: Debug = False,
 ) -> None:
     """Show what data there are: shards, counts, sizes, fields and what is in them, and a sheet of pictures."""
     with _errors_told(debug):
-        dataset = replace(named(source, format_name), limits=(), lengths=None)  # all there is, whatever is taken of it
+        dataset = replace(
+            named(source, format_name, option), limits=(), lengths=None
+        )  # all there is, whatever is taken of it
         cache = dataset.index_cache()
         known = _surveyed(dataset, cache, on_ray=False)
         _print_rows(_data_rows(known, cache))
@@ -115,10 +121,10 @@ def inspect(
 
 
 @app.command()
-def verify(source: Source, format_name: FormatName = None, debug: Debug = False) -> None:
+def verify(source: Source, format_name: FormatName = None, option: Given = None, debug: Debug = False) -> None:
     """Read and decode everything; a line for each bad sample, shard or block, and exit status 1 if there is any."""
     with _errors_told(debug):
-        verification = Verification(named(source, format_name))
+        verification = Verification(named(source, format_name, option))
         with tqdm(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
             for fault in verification.faults(lambda done: bar.update(done - bar.n)):
                 bar.clear()
@@ -127,6 +133,34 @@ def verify(source: Source, format_name: FormatName = None, debug: Debug = False)
         _print_rows({"verified": [counts]})
         if verification.bad:
             raise typer.Exit(1)
+
+
+@app.command()
+def pack(
+    source: Source,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the shards are to be: an empty folder.")],
+    format_name: FormatName = None,
+    option: Given = None,
+    to: Annotated[str, typer.Option(help="webdataset or parquet.")] = "webdataset",
+    shard_bytes: Annotated[int, typer.Option(min=1, help="Of samples, as they are read.")] = 256 << 20,
+    resize: Annotated[int | None, typer.Option(min=1, help="Shorter side that larger images get.")] = None,
+    decode_images: Annotated[bool, typer.Option("--decode-images", help="Write images as arrays.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write the data anew as shards of one size, on Ray Data; called again, it goes on where it ended."""
+    from rayingest.cli.pack import Layout, Packing
+
+    with _errors_told(debug):
+        dataset = named(source, format_name, option)
+        known = _surveyed(dataset, dataset.index_cache(), on_ray=True)
+        packing = Packing(dataset, known, folder, Layout(to, shard_bytes, resize, decode_images))
+        made = samples = 0
+        with tqdm(total=len(packing.shards), desc="packing", unit="shard", disable=None) as bar:
+            for done in packing.run():
+                made, samples = made + done.made, samples + done.samples
+                bar.update()
+        there = f", {len(packing.shards) - made:,} of them there before" if made < len(packing.shards) else ""
+        _print_rows({"packed": [f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{there}"]})
 
 
 def _surveyed(dataset: Dataset, cache: IndexCache, on_ray: bool) -> Surveyed:

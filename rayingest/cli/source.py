@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import yaml
 
 from rayingest.config import load_config
 from rayingest.dataset import Dataset
@@ -43,15 +44,29 @@ class Block:
         return self.span[-1][0][2]
 
 
-def named(source: str, format_name: str | None) -> Dataset:
-    """The data of a configuration (`.yaml`), or of URLs in this format. ConfigError for neither."""
+def named(source: str, format_name: str | None, options: Sequence[str] | None = None) -> Dataset:
+    """The data of a configuration (`.yaml`), or of URLs in this format, with options of its (`name=value`, a value as
+    YAML has it). ConfigError for neither.
+    """
     if format_name is None:
+        if options:
+            raise ConfigError(f"--option {options[0]}: it goes with --format; a configuration says such in its `read`")
         if Path(source).suffix not in {".yaml", ".yml"}:
             raise ConfigError(f"{source}: no configuration (.yaml); name the format of data with --format")
         return load_config(source).dataset()
     if format_name not in READERS:
         raise ConfigError(f"--format {format_name}: {known_names(format_name, READERS)}")
-    return READERS[format_name](source)
+    return READERS[format_name](source, **dict(map(_option, options or ())))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--option {text}: write it as name=value")
+    try:
+        return name.strip().replace("-", "_"), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--option {text}: no YAML: {' '.join(str(error).split())}") from None
 
 
 def work_of(dataset: Dataset) -> Work:

@@ -17,7 +17,8 @@ from rayingest.cluster.site import Site, here
 from rayingest.errors import IngestError
 from rayingest.stream import Spans, Work
 
-THREADS = 8
+THREADS = 32
+"""Reads at a time: at 100 ms each, and 2 MiB a block, some 600 MB a second."""
 BLOCK_OVERHEAD = 2048
 """Bytes that a raw block takes in the store besides its buffers."""
 

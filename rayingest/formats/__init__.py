@@ -18,6 +18,7 @@ FORMATS = (
     "images",
     "indices",
     "json_lines",
+    "lance",
     "litdata",
     "lmdb",
     "mds",

@@ -19,7 +19,8 @@ from rayingest.formats.bundles import File, bundle, unbundle
 from rayingest.formats.columns import bytes_column
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns, raw_table
 from rayingest.plan.manifest import ShardBlocks
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
 

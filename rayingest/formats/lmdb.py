@@ -23,7 +23,8 @@ from rayingest.formats.columns import bytes_column
 from rayingest.formats.optional import needed
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
 from rayingest.plan.manifest import ShardBlocks
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
 
 SKIP = "skip"
 """The option: keys of entries that are no samples."""

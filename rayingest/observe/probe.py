@@ -26,7 +26,7 @@ from rayingest.observe.diagnose import Diagnosis, diagnose
 from rayingest.observe.trace import Trace
 from rayingest.plan.metrics import between
 from rayingest.plan.protocols import Batch
-from rayingest.storage.files import local_path
+from rayingest.storage.local_files import local_path
 from rayingest.trainer.loader import Loader
 from rayingest.trainer.slots import SlotPool
 

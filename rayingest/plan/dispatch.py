@@ -53,7 +53,7 @@ class Dispatch(Outcomes):
         if not (self.workforce.slots("reader") and self.workforce.slots("decoder")):
             return "workers"
         if any(piece.state is PieceState.WAITING and piece.missing for piece in undone):
-            idle = self.workforce.free("reader") is not None and self.residency.next_wanted() is not None
+            idle = self._reader() is not None and self.residency.next_wanted() is not None
             return "room" if idle else "read"
         ready = self.backlog.next_ready()
         near = ready is not None and ready.step <= self.backlog.due + self._decode_ahead() and self.pace.measured
@@ -192,7 +192,7 @@ class Dispatch(Outcomes):
 
     def _read(self) -> None:
         """Have blocks read, those needed first first, giving up such as are needed later."""
-        while (worker := self.workforce.free("reader")) is not None:
+        while (worker := self._reader()) is not None:
             blocks: list[Block] = []
             charges: list[int] = []
             while (block := self.residency.next_wanted()) is not None and self._joins(block, blocks, sum(charges)):
@@ -204,6 +204,15 @@ class Dispatch(Outcomes):
                 break
             self._order_read(worker, blocks, charges)
         self._unblock()
+
+    def _reader(self) -> Worker | None:
+        """A reader that is to have another task. How many it has follows from how long they take: blocks are asked for
+        as steps are taken, so what is under way is their rate times the storage's latency (Little, 1961).
+        """
+        worker = self.workforce.free("reader")
+        if worker is None or worker.busy < self.limits.few_reads or worker.nbytes < self.limits.reading_bytes:
+            return worker
+        return None
 
     def _joins(self, block: Block, others: list[Block], size: int) -> bool:
         """Whether a read of `others` may take this block too; what failed before is read alone."""

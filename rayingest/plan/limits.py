@@ -12,8 +12,10 @@ class Limits:
     `max_bytes`: blocks and outputs together. `ahead`: steps from the one due on whose blocks may be fetched. `ready`:
     steps from the one due on that may be decoded (more where that is too few to keep the decoders busy). `room`:
     batches that the consumer takes in advance. A decode should take `task_seconds`; `whole_steps` keeps steps in one
-    piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. Nothing is tried more
-    than `max_tries` times. Objects under `inline_bytes` do not lie in the store, and are gone as soon as given up.
+    piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. A reader has
+    `few_reads` at a time, and more only while they are of less than `reading_bytes`, since it holds them beside the
+    store. Nothing is tried more than `max_tries` times. Objects under `inline_bytes` do not lie in the store, and are
+    gone as soon as given up.
     """
 
     max_bytes: int = 1 << 62
@@ -25,5 +27,7 @@ class Limits:
     whole_steps: bool = False
     read_blocks: int = 16
     read_bytes: int = 4 << 20
+    few_reads: int = 8
+    reading_bytes: int = 64 << 20
     max_tries: int = 4
     inline_bytes: int = 100 << 10

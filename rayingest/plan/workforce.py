@@ -9,12 +9,13 @@ from rayingest.plan.pieces import Piece
 
 @dataclass(eq=False)
 class Worker:
-    """Takes up to `slots` tasks at a time; `busy` of them are taken."""
+    """Takes up to `slots` tasks at a time; `busy` of them are taken, and charged with `nbytes` together."""
 
     name: str
     role: str
     slots: int
     busy: int = 0
+    nbytes: int = 0
 
 
 @dataclass(eq=False)
@@ -77,6 +78,7 @@ class Workforce:
         self.tasks[task.number] = task
         self._next += 1
         worker.busy += weight
+        worker.nbytes += sum(charges)
         return task
 
     def end(self, number: int) -> Task | None:
@@ -84,4 +86,5 @@ class Workforce:
         task = self.tasks.pop(number, None)
         if task is not None:
             task.worker.busy -= task.weight
+            task.worker.nbytes -= sum(task.charges)
         return task

@@ -19,12 +19,15 @@ import fsspec.core
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
+from rayingest.storage import local_files
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
 from rayingest.storage.library_log import hide_credentials
 from rayingest.storage.listing import mark_of
+from rayingest.storage.local_files import local_path
+from rayingest.storage.range_file import RangeFile
 from rayingest.storage.ranges import coalesced, cut
-from rayingest.storage.redact import PIPE, redact, redact_text
+from rayingest.storage.redact import redact, redact_text
 
 T = TypeVar("T")
 
@@ -32,16 +35,8 @@ LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
 _TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
-
-
-def local_path(url: str) -> str | None:
-    """The absolute path of a local file's URL or path, None for a URL of anything else."""
-    if "::" in url or url.startswith(PIPE):
-        return None
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 (text in, text out)
-    return os.path.abspath(rest) if scheme in {"file", "local"} else None  # noqa: PTH100
+_S3_CONFIG = {"max_pool_connections": 64}
+"""Connections of a process. By default 10, which others would wait for."""
 
 
 _counting = threading.Lock()
@@ -89,7 +84,8 @@ class Storage:
         if path is not None:
             size = LOCAL_BUFFER if buffer is None else buffer
             return self.call(url, lambda: open(path, "rb", buffering=size), "open")  # type: ignore[return-value]
-        raw = _RangeFile(self, url, self.size(url), mark)
+        whole = self.size(url)
+        raw = RangeFile(lambda begin, end: self.read_as_is(url, [(begin, end)], whole, mark)[0], whole)
         size = REMOTE_BUFFER if buffer is None else buffer
         return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
 
@@ -103,7 +99,7 @@ class Storage:
         """Several ranges of one file; with `size`, DataError when the file is not what it was, as by `check_size`."""
         path = local_path(url)
         if path is not None:
-            found = self.call(url, lambda: _read_local(path, ranges))
+            found = self.call(url, lambda: local_files.read_ranges(path, ranges))
             if size is not None:
                 self._compare(url, size, found[0])
             pieces = found[1]
@@ -140,14 +136,14 @@ class Storage:
         """The whole file."""
         path = local_path(url)
         if path is not None:
-            return self.call(url, lambda: _read_whole(path))
+            return self.call(url, lambda: local_files.read_whole(path))
         return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
 
     def read_if_there(self, url: str) -> bytes | None:
         """The whole file, None where there is none."""
         path = local_path(url)
         if path is not None:
-            return self.call(url, lambda: _read_whole(path)) if os.path.exists(path) else None  # noqa: PTH110
+            return self.call(url, lambda: local_files.read_whole(path)) if os.path.exists(path) else None  # noqa: PTH110
         return self.on_filesystem(url, _whole_if_there)
 
     def size(self, url: str) -> int:
@@ -209,8 +205,11 @@ class Storage:
     def filesystem(self, url: str) -> tuple[Any, str]:
         """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
         hide_credentials()
+        options = self.storage_options
+        if url.startswith(("s3://", "s3a://")):
+            options = {**options, "config_kwargs": {**_S3_CONFIG, **(options.get("config_kwargs") or {})}}
         try:
-            fs, name = fsspec.core.url_to_fs(url, **self.storage_options)
+            fs, name = fsspec.core.url_to_fs(url, **options)
         except (ValueError, ImportError, TypeError) as error:
             raise ConfigError(f"cannot reach {redact(url)}: {self._shown(url, error)}") from None
         except storage_errors() as error:  # some connect at once
@@ -279,67 +278,6 @@ class Storage:
         return DataError(
             f"cannot {doing} the file{tries}: {self._shown(url, error)}", shard=redact(url), transient=passing
         )
-
-
-class _RangeFile(io.RawIOBase):
-    """A remote file as a Python file, each read one range."""
-
-    def __init__(self, storage: Storage, url: str, size: int, mark: str) -> None:
-        super().__init__()
-        self._storage, self._url, self._size, self._mark, self._at = storage, url, size, mark, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, start + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        end = min(self._at + len(view), self._size)
-        if end <= self._at:
-            return 0
-        data = self._storage.read_as_is(self._url, [(self._at, end)], self._size, self._mark)[0]
-        view[: len(data)] = data
-        self._at = end
-        return len(data)
-
-
-def _read_local(path: str, ranges: Sequence[tuple[int, int]]) -> tuple[int, list[bytes]]:
-    """The file's size and its ranges, from one open file, so that they belong together."""
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        pieces = []
-        for begin, end in ranges:
-            file.seek(begin)
-            pieces.append(_read_fully(file, end - begin))
-        return size, pieces
-
-
-def _read_fully(file: io.FileIO, count: int) -> bytes:
-    """`count` bytes, fewer only at the end: one read system call gives at most 2 GiB."""
-    piece = file.read(count) or b""
-    if len(piece) in {0, count}:
-        return piece
-    parts = [piece]
-    missing = count - len(piece)
-    while missing and (piece := file.read(missing) or b""):
-        parts.append(piece)
-        missing -= len(piece)
-    return b"".join(parts)
-
-
-def _read_whole(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _whole_if_there(fs: Any, name: str) -> bytes | None:

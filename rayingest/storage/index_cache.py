@@ -23,8 +23,9 @@ import platformdirs
 
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Manifest
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
 from rayingest.storage.kept import KeptFile
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 

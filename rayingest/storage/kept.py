@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, IngestError
 from rayingest.storage.arrow import int64_column, text_column
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 
 _HEADER = b"rayingest"

@@ -8,8 +8,9 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from rayingest.errors import ConfigError
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found, ends_in, likeliest
+from rayingest.storage.local_files import local_path
 
 
 def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dict[str, list[Found]]:

@@ -16,8 +16,9 @@ import bracex
 
 from rayingest.errors import ConfigError
 from rayingest.storage import local_listing, pipes, remote_listing
-from rayingest.storage.files import Storage, local_path
+from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found, common_prefix, ends_in, has_magic, within_url
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 
 __all__ = ["Listing", "list_shards", "redact"]

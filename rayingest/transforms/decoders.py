@@ -48,7 +48,7 @@ def media_decoder(name: str) -> Decoder | None:
     """As `decoder_for` where the name ends in an extension of images or of text, which no column of bytes carries by
     accident; else None.
     """
-    is_media = name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*_IMAGES, *_TEXTS)
+    is_media = name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*IMAGES, *_TEXTS)
     return decoder_for(name) if is_media else None
 
 
@@ -141,7 +141,7 @@ def _refuse_pickle(name: str, wraps: int) -> Decoder:
 
 
 _TEXTS = ("txt", "text", "transcript")
-_IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "bmp", "tif", "tiff", "gif")
+IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "bmp", "tif", "tiff", "gif")
 _PICKLED = ("pkl", "pickle", "pyd", "pth")
 _DECODERS: dict[str, Decoder] = {
     **dict.fromkeys(_TEXTS, text),
@@ -150,5 +150,5 @@ _DECODERS: dict[str, Decoder] = {
     "npy": array,
     "npz": arrays,
     **dict.fromkeys(("mp", "msg"), _unpack),
-    **dict.fromkeys(_IMAGES, Decode()),
+    **dict.fromkeys(IMAGES, Decode()),
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import h5py
+import lance
 import lmdb
 import numpy as np
 import pyarrow as pa
@@ -232,6 +233,15 @@ def tfrecords(folder: str) -> Dataset:
     return ri.read_tfrecord(folder, block_bytes=600, lists=["many"]).select(id="id", text="text", many="many")
 
 
+def write_lance(folder: Path) -> None:
+    for number, part in enumerate(PARTS):
+        lance.write_dataset(table(part), folder / f"s-{number}.lance", max_rows_per_file=7)
+
+
+def lances(folder: str) -> Dataset:
+    return ri.read_lance(folder, block_bytes=300).select(id="id", text="text")
+
+
 CASES = {
     "webdataset": one_file_each("s-{}.tar", tar, webdataset),
     "webdataset, gzip": one_file_each("s-{}.tar.gz", lambda part: gzip.compress(tar(part)), webdataset),
@@ -255,5 +265,6 @@ CASES = {
     "npz": one_file_each("s-{}.npz", npz, npzs),
     "npz, compressed": one_file_each("s-{}.npz", npz_compressed, npzs),
     "hdf5": one_file_each("s-{}.h5", hdf5, hdf5s),
+    "lance": Case(write_lance, lances, f"s-0.lance/_versions/{2**64 - 2}.manifest", trusting=True),
     "lmdb": Case(write_lmdb, lmdbs, "s-0.lmdb", trusting=True),
 }

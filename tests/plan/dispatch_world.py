@@ -232,6 +232,7 @@ class World:
         assert set(tasks) == set(self.reading) | set(self.decoding)
         for worker in dispatch.workforce.workers.values():
             assert worker.busy == sum(t.weight for t in tasks.values() if t.worker is worker) <= worker.slots
+            assert worker.nbytes == sum(sum(t.charges) for t in tasks.values() if t.worker is worker)
         resident = {n for n, block in residency.blocks.items() if block.state is BlockState.RESIDENT}
         assert resident == self.store
         reads = [(n, c) for task in tasks.values() for n, c in zip(task.blocks, task.charges, strict=False)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import rayingest as ri
+from rayingest.storage.files import Storage
 from tests.s3_server import KEY, SECRET, S3Server
 from tests.streams import augment, run, write_shards
 from tests.web import WebServer
@@ -66,6 +67,13 @@ def test_refused_credentials_are_told_without_them(s3: S3Server, tmp_path: Path)
         run(described("s3://nowhere/*.tar", tmp_path, s3.options))
     assert "s3://nowhere" in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_s3_has_a_connection_for_every_read() -> None:
+    """More than botocore's ten, beside what a user asks for, and unless the user asks for another number."""
+    for given in ({}, {"connect_timeout": 7}, {"max_pool_connections": 5}):
+        fs, _ = Storage({"key": KEY, "secret": SECRET, "config_kwargs": given}).filesystem("s3://bucket/name")
+        assert fs.config_kwargs.items() >= {"max_pool_connections": 64, **given}.items()
 
 
 def test_web_servers_give_what_local_files_give(web: WebServer, local: Path, tmp_path: Path) -> None:

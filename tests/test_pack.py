@@ -1,0 +1,137 @@
+"""`rayingest pack`: what it writes, and that it goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import rayingest as ri
+from rayingest.cli import app
+from rayingest.cli.pack import Layout, Packing
+from rayingest.dataset import Dataset
+from rayingest.errors import ConfigError, DataError
+from rayingest.surveying import survey
+from tests.formats.cases import CASES
+from tests.formats.samples import SAMPLES
+from tests.streams import write_shards
+
+
+def pack_here(data: Dataset, folder: Path, **layout: Any) -> Packing:
+    """Without Ray."""
+    packing = Packing(data, survey(data, data.index_cache(), 0, False), str(folder), Layout(**layout))
+    for shard in packing.shards:
+        packing.pack(shard)
+    return packing
+
+
+def samples(data: Dataset) -> list[dict[str, Any]]:
+    with data.batch(7, partial="short", collate=lambda samples: {"sample": samples}).loader(workers=0) as loader:
+        return [sample for batch in loader for sample in batch["sample"]]
+
+
+def rows(data: Dataset) -> list[tuple[int, str]]:
+    with data.batch(7, partial="short").loader(workers=0) as loader:
+        return [row for batch in loader for row in zip(batch["id"].tolist(), batch["text"], strict=True)]
+
+
+@pytest.mark.parametrize("name", ["webdataset, gzip", "parquet", "json lines", "mds", "hdf5", "csv"])
+def test_what_is_packed_is_what_was_there(name: str, tmp_path: Path) -> None:
+    """As tars and as Parquet: every sample once, in order, in shards of the size asked for."""
+    (tmp_path / "data").mkdir()
+    CASES[name].write(tmp_path / "data")
+    data = CASES[name].read(str(tmp_path / "data"))
+    whole = pack_here(data, tmp_path / "tars", to="webdataset", shard_bytes=500)
+    assert len(whole.shards) > 1
+    ids = {"id": "id", "text": "text"}
+    assert rows(ri.read_webdataset(tmp_path / "tars").select(**ids)) == SAMPLES
+    pack_here(data, tmp_path / "tables", to="parquet", shard_bytes=500)
+    assert rows(ri.read_parquet(tmp_path / "tables").select(**ids)) == SAMPLES
+
+
+def test_data_without_stages_are_packed_as_they_lie(tmp_path: Path) -> None:
+    """No picture is decoded; samples keep their keys; what a description takes is what is packed."""
+    write_shards(tmp_path / "data", [20, 15])
+    data = ri.read_webdataset(tmp_path / "data", block_bytes=8192)
+    pack_here(data.skip(5), tmp_path / "out", to="webdataset", shard_bytes=1 << 30)
+    (shard,) = (tmp_path / "out").glob("*.tar")
+    raw = {"png": bytes, "json": bytes}
+    assert samples(ri.read_webdataset(shard).decode(**raw)) == samples(data.decode(**raw))[5:]
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_images_are_made_smaller_or_decoded(to: str, tmp_path: Path) -> None:
+    """The larger ones, by their shorter side; small ones keep their bytes. Decoded they are arrays."""
+    (tmp_path / "data").mkdir()
+    for number, size in enumerate([(40, 30), (12, 8), (20, 60)]):
+        Image.new("RGB", size, (number, 0, 0)).save(tmp_path / "data" / f"{number}.png")
+    data, read = ri.read_images(tmp_path / "data"), getattr(ri, f"read_{to}")
+    pack_here(data, tmp_path / "small", to=to, shard_bytes=1 << 20, resize=10)
+    small = samples(read(tmp_path / "small"))
+    (image,) = (name for name in small[0] if name.startswith("image"))
+    assert [sample[image].shape for sample in small] == [(10, 13, 3), (8, 12, 3), (30, 10, 3)]
+    square = data.decode(image=ri.images.Resize((6, 5)))
+    pack_here(square, tmp_path / "arrays", to=to, shard_bytes=1 << 20)
+    decoded = [value for sample in samples(read(tmp_path / "arrays")) for value in sample.values()]
+    assert sum(isinstance(value, np.ndarray) and value.shape == (6, 5, 3) for value in decoded) == 3
+
+
+def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """A shard that is there is not touched; one that is damaged is made again; another packing's folder is refused."""
+    write_shards(tmp_path / "data", [20, 15, 7])
+    data, out = ri.read_webdataset(tmp_path / "data", block_bytes=4096), tmp_path / "out"
+    layout = {"to": "webdataset", "shard_bytes": 4_000}
+    pack_here(data, out, **layout)
+    first, second, third, *_ = sorted(out.glob("*.tar"))
+    whole, before = second.read_bytes(), first.stat().st_mtime_ns
+    second.unlink()
+    cut = third.read_bytes()
+    third.write_bytes(cut[: len(cut) // 2])
+    (out / ".part-000001.tar.0.writing").write_bytes(b"left by one that was ended")
+    pack_here(data, out, **layout)
+    assert first.stat().st_mtime_ns == before
+    assert (second.read_bytes(), third.read_bytes()) == (whole, cut)
+    assert not list(out.glob(".*"))
+    with pytest.raises(ConfigError, match="shard_bytes differs"):
+        pack_here(data, out, to="webdataset", shard_bytes=10_000)
+    with pytest.raises(ConfigError, match="not empty"):
+        pack_here(data, tmp_path / "data", **layout)
+    with pytest.raises(ConfigError, match="folders of the file system"):
+        Packing(data, survey(data, data.index_cache(), 0, False), "s3://bucket/out", Layout(**layout))
+
+
+def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """The sample that cannot be had, or cannot be in a column with the others."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": "one"}\n')
+    data = ri.read_json(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match="'x' fits no one column"):
+        pack_here(data, tmp_path / "out", to="parquet", shard_bytes=1000)
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\nno JSON\n')
+    with pytest.raises(DataError, match="not readable JSON") as caught:
+        pack_here(ri.read_json(tmp_path / "b.jsonl"), tmp_path / "tars", to="webdataset", shard_bytes=1000)
+    assert (caught.value.sample, caught.value.offset) == (1, 9)
+    assert [path.name for path in (tmp_path / "tars").iterdir()] == ["packing.json"]
+
+
+def test_on_ray_data_the_command_packs(cluster: Any, tmp_path: Path) -> None:
+    """In parallel, with counts; an error as one line."""
+    write_shards(tmp_path / "data", [20, 15, 7])
+    config = tmp_path / "c.yaml"
+    urls = json.dumps(f"{tmp_path}/data/*.tar")
+    config.write_text(f"read: {{format: webdataset, urls: {urls}, index: {tmp_path}/}}\nbatch: {{size: 8}}\n")
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["pack", str(config), str(tmp_path / "out"), *arguments])
+
+    done = run("--shard-bytes", "30000")
+    assert done.exit_code == 0, done.output
+    assert "42 samples in" in done.stdout
+    assert "Dataset" not in done.stderr
+    shards = len(list((tmp_path / "out").glob("*.tar")))
+    assert f"{shards} of them there before" in run("--shard-bytes", "30000").stdout
+    assert "allowed: webdataset, parquet" in run("--to", "tfrecord").stderr
