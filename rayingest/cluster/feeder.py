@@ -249,7 +249,7 @@ class Feeder:
     def _obey(self, command: ev.Command) -> None:
         match command:
             case ev.Read():
-                self._executor.read(command)
+                self._executor.read(command, self._walk.picks)
             case ev.Decode():
                 self._executor.decode(command, self._walk.picks)
             case ev.Drop(blocks):
