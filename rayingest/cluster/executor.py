@@ -22,6 +22,7 @@ from rayingest.cluster.decoder import BlockNote
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
+from rayingest.cluster.waiting import waiting_for
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
@@ -273,14 +274,9 @@ class Executor:
         reads = sum(isinstance(call.command, ev.Read) for call in calls)
         return {**self._timings.stats(), "reads_under_way": reads, "decodes_under_way": len(calls) - reads}
 
-    def under_way(self) -> str:
-        """In words, what is being waited for."""
-        stats = self.stats()
-        decoders = sum(member.role == "decoder" for member in self._pool.members)
-        return (
-            f"{stats['reads_under_way']} reads and {stats['decodes_under_way']} decodes are under way on "
-            f"{decoders} decoders"
-        )
+    def waiting_for(self, lack: str) -> str:
+        """In words, what is being waited for, where the batch due lacks this. Callable from any thread."""
+        return waiting_for(lack, self._pool, self._stream, list(self._calls.values()), self.briefing.learning)
 
     @property
     def only_fetches(self) -> bool:
