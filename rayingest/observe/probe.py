@@ -83,6 +83,25 @@ def sweep(
                 yield measure(dataset, point, seconds, step, {**options, "pool": pool})
 
 
+def differential(
+    dataset: Dataset,
+    point: Point,
+    seconds: float,
+    step: float,
+    options: dict[str, Any],
+    pool_timeout: float,
+    trace: Trace | None = None,
+) -> Iterator[Measured]:
+    """Three runs at one point: cold, which is traced, cached and synthetic."""
+    with Pool(workers=point.workers, start_timeout=pool_timeout) as pool:
+        pooled = {**options, "pool": pool}
+        forget_files(dataset)
+        yield measure(replace(dataset, cache=None), point, seconds, step, pooled, trace)
+        with cached(dataset) as local:
+            yield measure(local, point, seconds, step, pooled)
+    yield synthetic(dataset, point, seconds, step, options)
+
+
 def measure(
     dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any], trace: Trace | None = None
 ) -> Measured:
