@@ -49,6 +49,8 @@ PROMETHEUS = ROOT / "infra/prometheus/prometheus.yml"
 DISCOVERY = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - Ray's own
 SECONDS = 60.0
 SHOWN_SECONDS = 60
+UNITS = {"percentunit": "part", "s": "s", "ops": "a second", "Bps": "bytes/s", "bytes": "bytes", "short": "how many"}
+"""Grafana's names, in words."""
 CHROMIUM = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000")
 
 
@@ -79,7 +81,7 @@ def main() -> int:
             if pictures is not None:
                 time.sleep(max(0.0, begun + SHOWN_SECONDS - time.monotonic()))
                 draw_panels(address, folder, pictures / "panels.png")
-                picture(f"http://{context.dashboard_url}/#/actors", folder, pictures / "ray_actors.png", 1600, 900)
+                picture(f"http://{context.dashboard_url}/#/actors", folder, pictures / "ray_actors.png", 1600, 760)
         return 0 if panels and actors and shown else 1
     finally:
         ray.shutdown()
@@ -196,9 +198,10 @@ def draw_panels(address: str, folder: Path, path: Path) -> None:
                 for label, value in one["metric"].items():
                     name = name.replace(f"{{{{{label}}}}}", value)
                 points = [(float(at) - now, float(value)) for at, value in one["values"]]
-                named[name] = [(at, value) for at, value in points if not math.isnan(value)]
-        unit = panel["fieldConfig"]["defaults"].get("unit", "")
-        picture_of = plots.lines(named, {at: str(at) for at in range(-SHOWN_SECONDS, 1, 15)}, f"seconds; {unit}")
+                if one["metric"] or "{{" not in name:  # a nothing that is drawn where there is nothing else
+                    named[name] = [(at, value) for at, value in points if not math.isnan(value)]
+        unit = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
+        picture_of = plots.lines(named, {at: str(at) for at in range(-SHOWN_SECONDS, 1, 15)}, f"{unit}, over seconds")
         drawn.append(f"<figure><h3>{html.escape(panel['title'])}</h3>{picture_of}</figure>")
     style = "body{max-width:none;display:grid;grid-template-columns:1fr 1fr}figure{margin:0}h3{margin:0}"
     page = folder / "panels.html"

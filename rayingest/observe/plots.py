@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 COLOURS = ("#1f6fb2", "#d2691e", "#2e8b57", "#8b3a8b", "#b22222", "#708090", "#c9a227", "#17a2a2")
@@ -31,12 +32,11 @@ def lines(
     *,
     dots: bool = False,
     height: int = 260,
-    shown: Callable[[float], str] = lambda value: f"{value:,.3g}" if value < 100 else f"{value:,.0f}",
 ) -> str:
     """A line for each name, from 0 upwards, over an axis of which some places are told; names stand below it."""
     xs = [x for points in named.values() for x, _ in points] + list(ticks)
     least, most = min(xs), max(xs)
-    highest = 1.1 * max((y for points in named.values() for _, y in points), default=0.0) or 1.0
+    highest = _round_up(max((y for points in named.values() for _, y in points), default=0.0))
     floor = height - _BOTTOM
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -47,7 +47,7 @@ def lines(
     for part in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = floor - (floor - _TOP) * part
         drawn.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#ddd"/>')
-        drawn.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{shown(highest * part)}</text>')
+        drawn.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(highest * part)}</text>')
     for at, words in ticks.items():
         drawn.append(f'<text x="{place(at, 0)[0]:.0f}" y="{floor + 18}" text-anchor="middle">{words}</text>')
     middle = (_LEFT + WIDTH) / 2
@@ -60,7 +60,7 @@ def lines(
         if dots:
             drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in places]
         y = height + _LEGEND * (1 + number // 3) - 4
-        drawn.append(f'<text x="{_LEFT + 190 * (number % 3)}" y="{y}" style="fill:{colour}">{html.escape(name)}</text>')
+        drawn.append(f'<text x="{10 + 212 * (number % 3)}" y="{y}" style="fill:{colour}">{html.escape(name)}</text>')
     return _svg(drawn, height + _LEGEND * -(-len(named) // 3))
 
 
@@ -74,6 +74,22 @@ def bar(parts: Mapping[str, float], shown: Callable[[float], str]) -> str:
         drawn.append(f'<text x="{210 * number}" y="56" style="fill:{COLOURS[number]}">{name} {shown(value)}</text>')
         x += width
     return _svg(drawn, 64)
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 4, 6, 8 times a power of ten: quarters of it are short."""
+    if value <= 0:
+        return 1.0
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next(digit * scale for digit in (1, 2, 4, 6, 8, 10) if digit * scale >= value)
+
+
+def _short(value: float) -> str:
+    """In as few letters as three digits allow, as in 1.2k."""
+    for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 10 * unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _svg(parts: Sequence[str], height: int) -> str:

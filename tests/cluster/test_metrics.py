@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -64,3 +65,15 @@ def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPa
     assert list(by_name["rayingest_workers"].values()) == [3.0]
     exported.close()
     assert list(by_name["rayingest_workers"].values()) == [0.0]
+
+
+def test_a_look_costs_under_one_percent_of_a_cpu(shards: str, pool_of_1: ri.Pool) -> None:
+    """It is taken once a second, and tells Ray all figures; `jobs/bench_metrics.py` measures all that metrics cost."""
+    with images(shards, 10).loader(pool=pool_of_1) as loader:
+        next(iter(loader))
+        told = metrics.RayMetrics(0)
+        begun = time.thread_time()
+        for _ in range(20):
+            told.record(loader.stats())
+        assert (time.thread_time() - begun) / 20 < 0.01
+        told.close()
