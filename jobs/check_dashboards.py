@@ -1,15 +1,19 @@
 """Checks what is looked at from outside, on a running job: panels for Grafana, Ray's dashboard, `top`.
 
-    python jobs/check_dashboards.py
+    python jobs/check_dashboards.py [--pictures docs]
 
 Needs Debian's packages `prometheus` and `chromium`. Prometheus scrapes a job as infra/prometheus/prometheus.yml says,
 but at the path and pace of this check, and every query of infra/grafana/rayingest.json must give data; a headless
 Chromium opens the actors' page of Ray's dashboard, and must show the loader's decoders. So must `rayingest top`. About
-a minute; exit status 1 where something is missing.
+a minute; exit status 1 where something is missing. With `--pictures`, panels.png in that folder has all panels as they
+were in the last minute, ray_actors.png the actors' page.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
+import html
 import json
 import math
 import os
@@ -25,6 +29,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -32,8 +37,10 @@ from typing import Any
 os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - read where Ray is imported
 
 import ray
+from bench_storage import SlowFiles
 
 import rayingest as ri
+from rayingest.observe import plots
 from rayingest.observe.top import parse, scrape, snapshots, table
 
 ROOT = Path(__file__).parents[1]
@@ -41,10 +48,17 @@ DASHBOARD = ROOT / "infra/grafana/rayingest.json"
 PROMETHEUS = ROOT / "infra/prometheus/prometheus.yml"
 DISCOVERY = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - Ray's own
 SECONDS = 60.0
+SHOWN_SECONDS = 60
+UNITS = {"percentunit": "part", "s": "s", "ops": "a second", "Bps": "bytes/s", "bytes": "bytes", "short": "how many"}
+"""Grafana's names, in words."""
+CHROMIUM = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000")
 
 
 def main() -> int:
     """Run the checks; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the panels and of Ray's dashboard")
+    pictures = parser.parse_args().pictures
     lacking = [name for name in ("prometheus", "chromium") if shutil.which(name) is None]
     if lacking:
         print(f"not checked: {', '.join(lacking)} is not installed (apt-get install prometheus chromium)")
@@ -59,10 +73,15 @@ def main() -> int:
             log_to_driver=False,
             _temp_dir=str(folder / "ray"),
         )
+        begun = time.monotonic()
         with training(folder), prometheus(folder) as address:
             panels = check_panels(address)
             actors = check_actors(f"http://{context.dashboard_url}", folder)
             shown = check_top()
+            if pictures is not None:
+                time.sleep(max(0.0, begun + SHOWN_SECONDS - time.monotonic()))
+                draw_panels(address, folder, pictures / "panels.png")
+                picture(f"http://{context.dashboard_url}/#/actors", folder, pictures / "ray_actors.png", 1600, 760)
         return 0 if panels and actors and shown else 1
     finally:
         ray.shutdown()
@@ -71,21 +90,25 @@ def main() -> int:
 
 @contextmanager
 def training(folder: Path) -> Iterator[None]:
-    """A loop over a loader, beside us."""
+    """A loop over a loader, beside us: its data comes from a web server, through a cache on disk."""
     for shard in range(4):
         with tarfile.open(folder / f"{shard}.tar", "w") as tar:
             for i in range(60):
                 info = tarfile.TarInfo(f"{shard}-{i}.txt")
                 info.size = 1000
                 tar.addfile(info, BytesIO(b"x" * 1000))
-    data = ri.read_webdataset(str(folder / "*.tar"), index=folder, block_bytes=4096).map(work).shuffle(1).batch(20)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SlowFiles, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    urls = f"http://127.0.0.1:{server.server_port}/{{0..3}}.tar"
+    cache = {"cache_dir": folder / "cache", "cache_bytes": 10 << 20}
+    data = ri.read_webdataset(urls, index=folder, block_bytes=4096, **cache).map(work).shuffle(1).batch(20)
     stop = threading.Event()
 
     def loop() -> None:
         with data.loader(workers=2) as loader:
             while not stop.is_set():
                 for _ in loader:
-                    time.sleep(0.05)
+                    time.sleep(0.05 if time.monotonic() % 30 < 20 else 0.01)
                     if stop.is_set():
                         break
 
@@ -96,6 +119,7 @@ def training(folder: Path) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+        server.shutdown()
 
 
 def work(sample: dict[str, Any]) -> dict[str, Any]:
@@ -143,18 +167,54 @@ def check_panels(address: str) -> bool:
     return not waiting
 
 
-def query(address: str, expression: str) -> list[str]:
-    """`labels value` of each series, [] where there is none or a value is no number yet."""
+def ask(address: str, what: str, expression: str, **how: float) -> list[dict[str, Any]]:
+    """What Prometheus answers, [] before it has started."""
     for variable in ("job", "rank", "loader"):
         expression = expression.replace(f"${variable}", ".+")
-    asked = urllib.parse.urlencode({"query": expression.replace("$__rate_interval", "10s")})
+    asked = urllib.parse.urlencode({"query": expression.replace("$__rate_interval", "10s"), **how})
     try:
-        with urllib.request.urlopen(f"{address}/api/v1/query?{asked}", timeout=5) as answer:  # noqa: S310
-            result = json.load(answer)["data"]["result"]
-    except OSError:  # it has not started yet
+        with urllib.request.urlopen(f"{address}/api/v1/{what}?{asked}", timeout=5) as answer:  # noqa: S310
+            return list(json.load(answer)["data"]["result"])
+    except OSError:
         return []
+
+
+def query(address: str, expression: str) -> list[str]:
+    """`labels value` of each series, [] where there is none or a value is no number yet."""
+    result = ask(address, "query", expression)
     series = [(" ".join(one["metric"].values()), float(one["value"][1])) for one in result]
     return [] if any(math.isnan(value) for _, value in series) else [f"{name} {value:.3g}" for name, value in series]
+
+
+def draw_panels(address: str, folder: Path, path: Path) -> None:
+    """A picture of all panels over the last minute."""
+    now = time.time()
+    drawn = []
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        named: dict[str, list[tuple[float, float]]] = {}
+        for target in panel["targets"]:
+            for one in ask(address, "query_range", target["expr"], start=now - SHOWN_SECONDS, end=now, step=1):
+                name = target["legendFormat"]
+                for label, value in one["metric"].items():
+                    name = name.replace(f"{{{{{label}}}}}", value)
+                points = [(float(at) - now, float(value)) for at, value in one["values"]]
+                if one["metric"] or "{{" not in name:  # a nothing that is drawn where there is nothing else
+                    named[name] = [(at, value) for at, value in points if not math.isnan(value)]
+        unit = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
+        picture_of = plots.lines(named, {at: str(at) for at in range(-SHOWN_SECONDS, 1, 15)}, f"{unit}, over seconds")
+        drawn.append(f"<figure><h3>{html.escape(panel['title'])}</h3>{picture_of}</figure>")
+    style = "body{max-width:none;display:grid;grid-template-columns:1fr 1fr}figure{margin:0}h3{margin:0}"
+    page = folder / "panels.html"
+    page.write_text(plots.page("Panels", drawn, style))
+    picture(page.as_uri(), folder, path, 1360, 2000)
+
+
+def picture(url: str, folder: Path, path: Path, width: int, height: int) -> None:
+    """A page as headless Chromium shows it."""
+    command = [*CHROMIUM, f"--user-data-dir={folder / 'chromium'}", "--hide-scrollbars"]
+    command += [f"--window-size={width},{height}", f"--screenshot={path.absolute()}", url]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    print(f"picture {path}", flush=True)
 
 
 def check_top() -> bool:
@@ -170,8 +230,7 @@ def check_actors(dashboard: str, folder: Path) -> bool:
     """Whether Ray's dashboard shows our reader and decoders by name, alive."""
     names = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     ours = sorted(name for name in names if name.startswith("rayingest:") and "decoder" in name)
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
-    command += [f"--user-data-dir={folder / 'chromium'}", "--dump-dom", f"{dashboard}/#/actors"]
+    command = [*CHROMIUM, f"--user-data-dir={folder / 'chromium'}", "--dump-dom", f"{dashboard}/#/actors"]
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         page = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120).stdout

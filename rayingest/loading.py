@@ -33,6 +33,7 @@ from rayingest.plan.protocols import BatchSource
 from rayingest.plan.view import view_mark
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
+from rayingest.silence import told
 from rayingest.stream import Stream
 from rayingest.summary import describe
 from rayingest.surveying import survey
@@ -157,8 +158,11 @@ def make_loader(
     if on_ray:
         from rayingest.cluster.session import connect
 
-        connect(start_timeout)
-    known = survey(dataset, dataset.index_cache(), ranks.rank, on_ray)
+        with told("connecting to Ray, or starting it"):
+            connect(start_timeout)
+    with told("listing the shards"):
+        cache = dataset.index_cache()
+    known = survey(dataset, cache, ranks.rank, on_ray)
     planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
     work = dataset.work

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError, IngestError
+from rayingest.plan.durations import Durations
 from rayingest.plan.protocols import Batch, array_bytes
 from rayingest.plan.standins import FilledStep
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
@@ -45,6 +46,7 @@ class LocalSource:
             **dict.fromkeys(("read_seconds", "decode_seconds"), 0.0),
             **dict.fromkeys(("blocks_read", "bytes_read", "samples", "steps", "bytes_assembled"), 0),
         }
+        self._reads, self._decodes = Durations(), Durations()
 
     def start(self, epoch: int, step: int) -> None:
         self._steps = self._stream.steps(epoch, step)
@@ -59,7 +61,9 @@ class LocalSource:
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
         columns = self._stream.work.pipeline.finish(self._samples(step))
         read = self._counts["read_seconds"] - read_before
-        self._counts["decode_seconds"] += time.perf_counter() - begun - read
+        decoding = time.perf_counter() - begun - read
+        self._counts["decode_seconds"] += decoding
+        self._decodes.add(decoding)
         self._counts["samples"] += step.own.rows
         self._counts["steps"] += 1
         self._counts["bytes_assembled"] += array_bytes(columns)
@@ -75,7 +79,20 @@ class LocalSource:
         counts = self._counts
         # The loop waits for nothing else than this work.
         stalls = {"stall_read_seconds": counts["read_seconds"], "stall_decode_seconds": counts["decode_seconds"]}
-        return {**counts, **stalls, **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts)}
+        durations = {"read_durations": self._reads.counts.copy(), "decode_durations": self._decodes.counts.copy()}
+        tally = self._stream.work.storage.tally
+        stored = {
+            "storage_retries": tally.retries,
+            "cache_hits": tally.cache_hits,
+            "cache_misses": tally.cache_misses,
+        }
+        return {
+            **counts,
+            **stalls,
+            **durations,
+            **stored,
+            **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
+        }
 
     def close(self) -> None:
         self._closed = True
@@ -128,7 +145,10 @@ class LocalSource:
             self._held += table.nbytes
             self._counts["blocks_read"] += 1
             self._counts["bytes_read"] += table.nbytes
-        self._counts["read_seconds"] += time.perf_counter() - begun
+        took = time.perf_counter() - begun
+        self._counts["read_seconds"] += took
+        if absent:
+            self._reads.add(took)
         tables = [self._tables[number] for number in blocks]
         for number in blocks:
             self._tables.move_to_end(number)

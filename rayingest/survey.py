@@ -51,7 +51,9 @@ def survey_here(survey: Survey[T], progress: Progress, threads: int = 8) -> T:
     with locked(survey.key):
         value = survey.load()
         if value is None:
-            value = survey.join(do_parts(survey.parts(), progress, threads))
+            parts = survey.parts()
+            progress(0, len(parts))
+            value = survey.join(do_parts(parts, progress, threads))
             survey.save(value)
         return value
 

@@ -14,6 +14,7 @@ from rayingest.formats.indexing import IndexSurvey
 from rayingest.measure import Measure, MeasureSurvey
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.view import Keep, Limit, View
+from rayingest.silence import told
 from rayingest.storage.index_cache import IndexCache
 from rayingest.survey import Survey, survey_here
 
@@ -28,10 +29,20 @@ def make(survey: Survey[T], rank: int, on_ray: bool, shown: bool = False) -> T:
 
     Progress is shown on a terminal where it takes long, or in any case where it is to be `shown`.
     """
+
+    done_of = (0, 0)
+
+    def words() -> str:
+        if done_of == (0, 0):
+            return f"waiting for the {survey.name}, which another process or rank is making"
+        return f"making the {survey.name}: {done_of[0]} of {done_of[1]} parts are done"
+
     how = {"delay": 0.0} if shown else {"delay": 0.5, "leave": False, "disable": None}
-    with tqdm(desc=f"making the {survey.name}", unit="part", **how) as bar:
+    with tqdm(desc=f"making the {survey.name}", unit="part", **how) as bar, told(words):
 
         def progress(done: int, total: int) -> None:
+            nonlocal done_of
+            done_of = done, total
             bar.total = total
             bar.update(done - bar.n)
 

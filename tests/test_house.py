@@ -25,6 +25,7 @@ FLOOR = {
     "survey": 1,
     "measure": 1,
     "quarantine": 1,
+    "silence": 0,
     "options": 1,
     "cluster": 2,
     "local": 2,

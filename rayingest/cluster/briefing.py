@@ -36,6 +36,11 @@ class Briefing:
         self._learner: Member | None = None
         self._deaths = 0
 
+    @property
+    def learning(self) -> bool:
+        """Whether a decoder learns the schema now."""
+        return self._learner is not None
+
     def introduce(self, member: Member) -> None:
         """Give a new member the stream; a decoder as soon as the schema is known, which the first one learns."""
         if member.role == "reader":

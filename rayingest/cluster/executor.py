@@ -23,6 +23,7 @@ from rayingest.cluster.decoder import BlockNote
 from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
+from rayingest.cluster.waiting import waiting_for
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
@@ -42,13 +43,14 @@ _PATIENCE_SECONDS = 10.0
 class _Call:
     """A task of dispatch's as Ray has it.
 
-    `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when that came; `position` the first
-    step's epoch and number.
+    `begun` is when it was asked for. `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when
+    that came; `position` the first step's epoch and number.
     """
 
     command: ev.Read | ev.Decode
     member: Member
     refs: list[Any]
+    begun: float
     parcel: Parcel | None = None
     meta: Any = None
     answered: float = 0.0
@@ -119,8 +121,8 @@ class Executor:
             return []
         fetched = future.result()
         self._end(task, done=fetched.error is None)
-        self._timings.see_read(call.member.node, fetched)
-        self._span("read", fetched.seconds, call.member.name, None)
+        self._timings.see_read(call.member.node, fetched, time.monotonic() - call.begun)
+        self._span("read", fetched.seconds, call.member.name, call.position)
         if fetched.error is not None:
             return [ev.ReadFailed(task, fetched.error, final=True)]
         refs = ((ref, call.member.node) for ref in call.refs[1:])
@@ -140,7 +142,7 @@ class Executor:
         assert isinstance(call.command, ev.Decode)
         samples = sum(len(part.rows) for part in call.command.parts)
         transfer = time.monotonic() - call.answered
-        self._timings.see_decode(call.member.node, call.meta, samples, transfer)
+        self._timings.see_decode(call.member.node, call.meta, samples, call.answered - call.begun, transfer)
         self._span("transfer", transfer, call.member.name, call.position)
         copies = 1 if call.member.node == self._node else 2
         parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
@@ -215,11 +217,14 @@ class Executor:
         for task in [discard.task for discard in discards if not self._outputs.get(discard.task, True)]:
             del self._outputs[task]
 
-    def read(self, command: ev.Read) -> None:
+    def read(self, command: ev.Read, picks_of: Callable[[int], Picks]) -> None:
         """Have blocks read."""
         member = self._members[command.worker]
         method = member.actor.read.options(num_returns=1 + len(command.blocks))
         self._begin(command, member, method.remote(self._key, self._stream.spans(command.blocks)), "read")
+        if command.step is not None:
+            first = picks_of(command.step)
+            self._calls[command.task].position = first.epoch, first.step
 
     def decode(self, command: ev.Decode, picks_of: Callable[[int], Picks]) -> None:
         """Have parts decoded."""
@@ -274,14 +279,9 @@ class Executor:
         lost = {"workers_lost": self._workers_lost}
         return {**self._timings.stats(), **lost, "reads_under_way": reads, "decodes_under_way": len(calls) - reads}
 
-    def under_way(self) -> str:
-        """In words, what is being waited for."""
-        stats = self.stats()
-        decoders = sum(member.role == "decoder" for member in self._pool.members)
-        return (
-            f"{stats['reads_under_way']} reads and {stats['decodes_under_way']} decodes are under way on "
-            f"{decoders} decoders"
-        )
+    def waiting_for(self, lack: str) -> str:
+        """In words, what is being waited for, where the batch due lacks this. Callable from any thread."""
+        return waiting_for(lack, self._pool, self._stream, list(self._calls.values()), self.briefing.learning)
 
     @property
     def only_fetches(self) -> bool:
@@ -300,6 +300,7 @@ class Executor:
     def _begin(
         self, command: ev.Read | ev.Decode, member: Member, refs: list[Any], kind: str, parcel: Parcel | None = None
     ) -> None:
-        self._calls[command.task] = _Call(command, member, refs, parcel)
-        self._late[type(command)].begin(command.task, time.monotonic())
+        now = time.monotonic()
+        self._calls[command.task] = _Call(command, member, refs, now, parcel)
+        self._late[type(command)].begin(command.task, now)
         self._when_done(refs[0], kind, command.task)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rayingest import silence
 from rayingest.cluster.assembly import assemble_batch
 from rayingest.cluster.budget import uncount_loader
 from rayingest.cluster.executor import Executor
@@ -25,7 +26,7 @@ from rayingest.cluster.walk import Walk
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
-from rayingest.plan.metrics import STALLS, Span, no_span
+from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, array_bytes
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
@@ -35,8 +36,6 @@ _ROW_OVERHEAD = 64
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _FREE_LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 10.0
-_SILENCE_SECONDS = 30.0
 
 _log = logging.getLogger("rayingest")
 
@@ -120,9 +119,9 @@ class Feeder:
             except queue.Empty:
                 waited += _LOOK_SECONDS
                 self._pool.check_started()
-                if waited == _PATIENCE_SECONDS or waited % _SILENCE_SECONDS == 0:
-                    words = STALLS.get(self._stalls.lack, "what comes next")
-                    _log.warning("no batch for %.0f s: waiting for %s; %s", waited, words, self._executor.under_way())
+                if waited == silence.FIRST_SECONDS or waited % silence.AGAIN_SECONDS == 0:
+                    words = self._executor.waiting_for(self._stalls.lack)
+                    _log.warning("no batch for %.0f s: waiting for %s", waited, words)
                 continue
             if generation != self._generation:
                 continue
@@ -249,7 +248,7 @@ class Feeder:
     def _obey(self, command: ev.Command) -> None:
         match command:
             case ev.Read():
-                self._executor.read(command)
+                self._executor.read(command, self._walk.picks)
             case ev.Decode():
                 self._executor.decode(command, self._walk.picks)
             case ev.Drop(blocks):

@@ -1,21 +1,38 @@
 """Figures of a loader as metrics of Ray, which every node of the cluster exports to Prometheus.
 
-Owns nothing but the translation: a counter grows by what its figure grew by, a gauge is what its figure is.
+Owns nothing but the translation: a counter grows by what its figure grew by, a gauge is what its figure is. Durations
+are counters, one for each bound, as Prometheus has histograms: Ray's own takes each by itself, and 4 us for it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from rayingest.plan.metrics import COUNTED, METRICS, NODES, TAGS, Figures, Metric
+from rayingest.plan.durations import BOUNDS
+from rayingest.plan.metrics import METRICS, NODES, TAGS, Figures, Metric
 
 _numbers: set[int] = set()
 """Of the loaders of this process that are open."""
+_KINDS = {"counter": Counter, "gauge": Gauge, "durations": Counter}
+_WITHIN = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+
+
+class _Series(NamedTuple):
+    """One of the values that a metric has; `le` is of durations alone."""
+
+    stage: str
+    node: str
+    le: str = ""
+
+    @property
+    def tags(self) -> dict[str, str]:
+        tags = {"stage": self.stage, "node": self.node}
+        return {**tags, "le": self.le} if self.le else tags
 
 
 class RayMetrics:
@@ -27,39 +44,45 @@ class RayMetrics:
         _numbers.add(self._number)
         self._node = context.get_node_id()[:8]
         tags = {"job": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
-        kinds = {"counter": Counter, "gauge": Gauge}
-        self._metrics = [(metric, kinds[metric.kind](metric.name, metric.help, TAGS)) for metric in METRICS]
-        for _, exported in self._metrics:
+        self._metrics = []
+        for metric in METRICS:
+            names = (*TAGS, "le") if metric.kind == "durations" else TAGS
+            exported = _KINDS[metric.kind](metric.name, metric.help, names)
             exported.set_default_tags(tags)
-        self._told: dict[tuple[str, str], float] = {}
+            self._metrics.append((metric, exported, dict[_Series, float]()))
 
     def record(self, figures: Figures) -> None:
         """What the figures are now, those of nodes by node."""
-        for metric, exported in self._metrics:
-            for figure, stage, node, value in _values(metric, figures, self._node):
-                tags = {"stage": stage, "node": node}
+        for metric, exported, told in self._metrics:
+            for series, value in _values(metric, figures, self._node):
                 if metric.kind == "gauge":  # Ray forgets it with every export
-                    exported.set(value, tags)
-                elif (more := value - self._told.get((figure, node), 0.0)) > 0:
-                    exported.inc(more, tags)
-                self._told[figure, node] = value
+                    exported.set(value, series.tags)
+                elif (more := value - told.get(series, 0.0)) > 0:
+                    exported.inc(more, series.tags)
+                told[series] = value
 
     def close(self) -> None:
         """What was so many is none now; another loader may take this one's number."""
         if self._number is None:
             return
         if ray.is_initialized():
-            self.record({figure: 0 for figure, _ in self._told if figure not in COUNTED})
+            for metric, exported, told in self._metrics:
+                for series in told if metric.kind == "gauge" else ():
+                    exported.set(0.0, series.tags)
         _numbers.discard(self._number)
         self._number = None
 
 
-def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[str, str, str, float]]:
-    """(figure, stage, node, value); a figure that nodes have parts of is that of this node no more."""
+def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[_Series, float]]:
+    """Of each series; a figure that nodes have parts of is that of this node no more."""
     nodes: dict[str, dict[str, Any]] = figures.get(NODES, {})
     for figure, stage in metric.stages.items():
         parts = [(node, of_node[figure]) for node, of_node in nodes.items() if figure in of_node]
         if not parts and figure in figures:
             parts = [(here, figures[figure])]
         for node, value in parts:
-            yield figure, stage, node, float(value)
+            if metric.kind == "durations":
+                for le, count in zip(_WITHIN, itertools.accumulate(value), strict=True):
+                    yield _Series(stage, node, le), float(count)
+            else:
+                yield _Series(stage, node), float(value)

@@ -186,10 +186,8 @@ class Pool:
             if running == self.workers or waited < self.start_timeout or self._told:
                 return
             if not running and not self._deaths:
-                free = ray.available_resources().get("CPU", 0)
                 raise WorkerError(
-                    f"no CPU for a decoder in {waited:.0f} s: {self.workers} asked for, the cluster has "
-                    f"{ray.cluster_resources().get('CPU', 0):g} CPUs, {free:g} of them free; "
+                    f"no CPU for a decoder in {waited:.0f} s: {self.workers} asked for, {cpus()}; "
                     "free some, add nodes, or take workers=0 to decode in the training process"
                 )
             self._told = True
@@ -302,6 +300,12 @@ class Pool:
             for subscriber in list(self._subscribers):
                 subscriber.joined(member)
             self._ask()
+
+
+def cpus() -> str:
+    """In words, how many the cluster has, and how many are free."""
+    total, free = (found.get("CPU", 0) for found in (ray.cluster_resources(), ray.available_resources()))
+    return f"the cluster has {total:g} CPUs, {free:g} of them free"
 
 
 def _nodes_alive() -> set[str]:

@@ -15,6 +15,7 @@ import ray
 
 from rayingest.cluster.site import Site, here
 from rayingest.errors import IngestError
+from rayingest.storage.files import Tally
 from rayingest.stream import Spans, Work
 
 THREADS = 32
@@ -25,7 +26,7 @@ BLOCK_OVERHEAD = 2048
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a read took: bytes of each block in the store, seconds, and failures of storage that were tried again.
+    """What a read took: bytes of each block in the store, seconds, and what storage counted meanwhile.
 
     Or the `error` for which there are no blocks: told so, and not raised, as Ray logs each error of a block not asked
     for, which none of them is.
@@ -33,7 +34,7 @@ class Fetched:
 
     nbytes: tuple[int, ...]
     seconds: float
-    retries: int
+    tally: Tally
     error: IngestError | None = None
 
 
@@ -44,7 +45,7 @@ class Reader:
         # Ray's own way with tables takes slices into account, which these are not, and imports pandas for it.
         ray.util.register_serializer(pa.Table, serializer=_columns, deserializer=_table)
         self._work: dict[str, Work] = {}
-        self._retries_told: dict[str, int] = {}
+        self._told: dict[str, Tally] = {}
         self._lock = threading.Lock()
 
     def site(self) -> Site:
@@ -58,7 +59,7 @@ class Reader:
     def forget(self, key: str) -> None:
         """The stream has ended."""
         self._work.pop(key, None)
-        self._retries_told.pop(key, None)
+        self._told.pop(key, None)
 
     def read(self, key: str, spans: Spans) -> list[Any]:
         """[Fetched, *blocks], None for each block where there is an error; nothing but None for a stream forgotten."""
@@ -74,10 +75,10 @@ class Reader:
         except IngestError as error:
             failed = error
         with self._lock:
-            retries = work.storage.retries
-            told, self._retries_told[key] = self._retries_told.get(key, 0), retries
+            told, self._told[key] = self._told.get(key, Tally()), work.storage.tally
+            tally = self._told[key] - told
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
-        fetched = Fetched(nbytes, time.perf_counter() - begun, retries - told, failed)
+        fetched = Fetched(nbytes, time.perf_counter() - begun, tally, failed)
         return [fetched, *(tables or nothing)]
 
 

@@ -6,7 +6,6 @@ shows the progress.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -23,8 +22,6 @@ _PARTS_A_TASK = 8
 _TASKS_A_CPU = 4
 _TRIES = 3
 _CALLERS = 1024
-
-_log = logging.getLogger("rayingest")
 
 T = TypeVar("T")
 
@@ -101,8 +98,6 @@ def _ask(survey: Survey[T], rank: int, progress: Progress) -> T:
     options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": _CALLERS}
     surveyor = ray.remote(_Surveyor).options(**options).remote(survey)
     answer = surveyor.build.remote()
-    if rank:
-        _log.info("waiting for the %s", survey.name)
     while True:
         try:
             value: T = ray.get(answer, timeout=_POLL_SECONDS)

@@ -5,11 +5,12 @@ Owns these figures of one stream; knows no tasks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rayingest.cluster.decoder import Decoded
 from rayingest.cluster.reader import Fetched
+from rayingest.plan.durations import Durations, together
 from rayingest.plan.metrics import NODES
 
 _SHORT_ID = 8
@@ -18,8 +19,11 @@ _SHORT_ID = 8
 
 @dataclass
 class _Timings:
-    """Of one node's workers; `transfer_seconds` is how long what they had decoded was on its way to the trainer."""
+    """Of one node's workers: `queue_seconds` is how long tasks were on their way or waited for them to begin,
+    `transfer_seconds` how long what they had decoded was on its way to the trainer.
+    """
 
+    queue_seconds: float = 0.0
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     transfer_seconds: float = 0.0
@@ -27,6 +31,16 @@ class _Timings:
     bytes_decoded: int = 0
     samples_decoded: int = 0
     storage_retries: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    read_durations: Durations = field(default_factory=Durations)
+    decode_durations: Durations = field(default_factory=Durations)
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            figure: value.counts.copy() if isinstance(value, Durations) else value
+            for figure, value in vars(self).items()
+        }
 
 
 class Timings:
@@ -35,17 +49,23 @@ class Timings:
     def __init__(self) -> None:
         self._nodes: dict[str, _Timings] = {}
 
-    def see_read(self, node: str, fetched: Fetched) -> None:
-        """A read ended, with its blocks or without."""
+    def see_read(self, node: str, fetched: Fetched, took: float) -> None:
+        """A read ended, with its blocks or without, so many seconds after it was asked for."""
         timings = self._of(node)
-        timings.storage_retries += fetched.retries
+        timings.storage_retries += fetched.tally.retries
+        timings.cache_hits += fetched.tally.cache_hits
+        timings.cache_misses += fetched.tally.cache_misses
         if fetched.error is None:
+            timings.queue_seconds += max(0.0, took - fetched.seconds)
             timings.read_seconds += fetched.seconds
+            timings.read_durations.add(fetched.seconds)
             timings.bytes_read += sum(fetched.nbytes)
 
-    def see_decode(self, node: str, decoded: Decoded, samples: int, transfer_seconds: float) -> None:
-        """A decode's outputs are here."""
+    def see_decode(self, node: str, decoded: Decoded, samples: int, took: float, transfer_seconds: float) -> None:
+        """A decode's outputs are here; it was done so many seconds after it was asked for."""
         timings = self._of(node)
+        timings.queue_seconds += max(0.0, took - decoded.seconds)
+        timings.decode_durations.add(decoded.seconds)
         timings.decode_seconds += decoded.seconds
         timings.transfer_seconds += transfer_seconds
         timings.bytes_decoded += sum(part.nbytes for part in decoded.parts)
@@ -53,8 +73,11 @@ class Timings:
 
     def stats(self) -> dict[str, Any]:
         """All together, and by node."""
-        nodes = {node: dict(vars(timings)) for node, timings in list(self._nodes.items())}
-        total = {figure: sum(figures[figure] for figures in nodes.values()) for figure in vars(_Timings())}
+        nodes = {node: timings.stats() for node, timings in list(self._nodes.items())}
+        total = {}
+        for figure, nothing in _Timings().stats().items():
+            parts = [figures[figure] for figures in nodes.values()]
+            total[figure] = together(parts) if isinstance(nothing, list) else sum(parts)
         return {**total, NODES: nodes}
 
     def _of(self, node: str) -> _Timings:

@@ -88,7 +88,6 @@ def _top(address: str, every: float, times: int) -> None:
 def _probe(
     config: Path, seconds: float, step_ms: float, axes: dict[str, list[Any]], report: Path, trace: Path | None
 ) -> None:
-    from rayingest.cluster.pool import Pool
     from rayingest.cluster.session import connect
     from rayingest.observe import probe
     from rayingest.observe.report import page, recommendation
@@ -111,22 +110,15 @@ def _probe(
             bar.set_postfix_str(f"{one.point.workers} worker(s): {one.samples_per_second:,.0f} samples/s")
             bar.update()
         best = probe.knee(measured).point
+        spans = None if trace is None else Trace(0)
         runs = []
-        with Pool(workers=best.workers, start_timeout=timeout) as pool:
-            pooled = {**options, "pool": pool}
-            probe.forget_files(dataset)
-            spans = None if trace is None else Trace(0)
-            runs.append(probe.measure(dataset, best, seconds, step, pooled, spans))
-            if spans is not None and trace is not None:
-                spans.write(trace)
+        for run in probe.differential(dataset, best, seconds, step, options, timeout, spans):
+            runs.append(run)
             bar.update()
-            with probe.cached(dataset) as local:
-                runs.append(probe.measure(local, best, seconds, step, pooled))
-                bar.update()
-        runs.append(probe.synthetic(dataset, best, seconds, step, options))
-        bar.update()
+    if spans is not None and trace is not None:
+        spans.write(trace)
     parts = probe.split(*runs)
-    report.write_text(page(f"Probe of {config}", measured, parts, step_ms))
+    report.write_text(page(f"Probe of {config}", measured, runs, step_ms))
     typer.echo(
         f"a batch: storage {1e3 * parts.storage:.1f} ms, decoding {1e3 * parts.decode:.1f} ms, "
         f"the rest {1e3 * parts.rest:.1f} ms"

@@ -22,6 +22,8 @@ _REREAD = 0.1
 _SPARE = 1.2
 """More than what would just do."""
 _MOST = 8
+_SMALL, _LARGE = 256 << 10, 2 << 20
+"""Bytes of a block: of fewer than the first a request costs the same; the second is the default."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Diagnosis:
     """`bottleneck`: "consumer" (all is well), "storage", "decode", "transfer", "memory budget", "slow node", "slow
     rank" or "workers" (there are none yet); "unknown" before there is anything to go by.
 
-    `share` of the loop's time that it waited, 0 to 1. `settings` are options of `loader` that would help, by name.
+    `share` of the loop's time that it waited, 0 to 1. `settings` are options that would help, by name: of `loader`, and
+    `block_bytes` of the reader.
     """
 
     bottleneck: str
@@ -93,10 +96,16 @@ def _storage(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
     if seen["blocks_reread"] > _REREAD * seen["blocks_read"] > 0:
         return _budget(seen)
     rate = seen["bytes_read"] / seen["read_seconds"] / 1e6 if seen["read_seconds"] else 0.0
-    advice = f"one reader's thread gets {rate:.3g} MB/s: a cache on local disks, storage that is nearer"
+    advice = f"one reader's thread gets {rate:.3g} MB/s: "
     if not seen["readers"]:
-        return "storage", f"{advice}, or workers=2, which read ahead", {"workers": 2}
-    return "storage", f"{advice}, or larger block_bytes where a read takes long to begin", {}
+        return "storage", f"{advice}workers=2, which read ahead", {"workers": 2}
+    blocks = seen["blocks_read"]
+    nbytes = seen["bytes_read"] / blocks if blocks else _LARGE
+    advice += "cache_dir and cache_bytes of the reader keep on local disks what is read again"
+    if nbytes < _SMALL:
+        few = f"blocks of {nbytes / 1024:.3g} KiB take hardly less time than large ones: "
+        return "storage", f"{few}block_bytes={_LARGE}; {advice}", {"block_bytes": _LARGE}
+    return "storage", f"{advice}, or storage that is nearer", {}
 
 
 def _budget(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:

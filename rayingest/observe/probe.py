@@ -83,6 +83,25 @@ def sweep(
                 yield measure(dataset, point, seconds, step, {**options, "pool": pool})
 
 
+def differential(
+    dataset: Dataset,
+    point: Point,
+    seconds: float,
+    step: float,
+    options: dict[str, Any],
+    pool_timeout: float,
+    trace: Trace | None = None,
+) -> Iterator[Measured]:
+    """Three runs at one point: cold, which is traced, cached and synthetic."""
+    with Pool(workers=point.workers, start_timeout=pool_timeout) as pool:
+        pooled = {**options, "pool": pool}
+        forget_files(dataset)
+        yield measure(replace(dataset, cache=None), point, seconds, step, pooled, trace)
+        with cached(dataset) as local:
+            yield measure(local, point, seconds, step, pooled)
+    yield synthetic(dataset, point, seconds, step, options)
+
+
 def measure(
     dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any], trace: Trace | None = None
 ) -> Measured:
@@ -94,7 +113,7 @@ def measure(
     with dataset.loader(**options) as loader:
         if trace is not None and loader.watch is not None:
             loader.watch.trace(trace.span)
-        return _measured(loader, point, seconds, step, memory, shared, trace)
+        return _measured(loader, point, seconds, step, memory, shared)
 
 
 def synthetic(dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any]) -> Measured:
@@ -167,15 +186,7 @@ def _by_workers(points: Iterable[Point]) -> Iterator[tuple[int, list[Point]]]:
         yield workers, [point for point in chosen if point.workers == workers]
 
 
-def _measured(
-    loader: Loader,
-    point: Point,
-    seconds: float,
-    step: float,
-    memory: int,
-    shared: int,
-    trace: Trace | None = None,
-) -> Measured:
+def _measured(loader: Loader, point: Point, seconds: float, step: float, memory: int, shared: int) -> Measured:
     batches = _endless(loader)
     for _ in range(_WARM_BATCHES):
         next(batches)
@@ -183,15 +194,8 @@ def _measured(
     psutil.cpu_percent()
     before, begun, rows, used = loader.figures(), time.monotonic(), 0, _in_use()
     while time.monotonic() - begun < seconds:
-        asked = time.perf_counter()
         rows += len(next(batches)["__index__"])
-        waited = time.perf_counter() - asked
-        position = loader.epoch, loader.step
-        if trace is not None:
-            trace.span("wait", waited, "loop", position)
         time.sleep(step)
-        if trace is not None:
-            trace.span("step", time.perf_counter() - asked - waited, "loop", position)
         now = _in_use()
         used = max(used[0], now[0]), max(used[1], now[1])
     took = time.monotonic() - begun

@@ -21,6 +21,7 @@ _TIMEOUT_SECONDS = 3.0
 _FIGURES = {
     (f"ray_{metric.name}" + ("_total" if metric.kind == "counter" else ""), stage): figure
     for metric in METRICS
+    if metric.kind != "durations"
     for figure, stage in metric.stages.items()
 }
 

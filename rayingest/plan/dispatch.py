@@ -17,7 +17,7 @@ import numpy as np
 from rayingest.plan import events as ev
 from rayingest.plan.limits import Limits
 from rayingest.plan.outcomes import Outcomes
-from rayingest.plan.pieces import Key, Piece, PieceState
+from rayingest.plan.pieces import NEVER, Key, Piece, PieceState
 from rayingest.plan.residency import Block, BlockState
 from rayingest.plan.workforce import Worker
 
@@ -225,7 +225,8 @@ class Dispatch(Outcomes):
         task = self.workforce.begin(worker, tuple(charges), blocks=tuple(block.number for block in blocks))
         self.counts["reads"] += 1
         self.counts["blocks_read"] += len(blocks)
-        self._commands.append(ev.Read(task.number, worker.name, task.blocks))
+        first = min(block.next_use for block in blocks)
+        self._commands.append(ev.Read(task.number, worker.name, task.blocks, None if first == NEVER else first[0]))
 
     def _over_budget(self, block: Block) -> int:
         """Bytes by which reading this block now would exceed the budget, the due step's room kept."""

@@ -167,11 +167,12 @@ Event = (
 
 @dataclass(frozen=True)
 class Read:
-    """Have a reader put these blocks into the store."""
+    """Have a reader put these blocks into the store. `step`: that needs one of them first, None where none does now."""
 
     task: int
     worker: str
     blocks: tuple[int, ...]
+    step: int | None = None
 
 
 @dataclass(frozen=True)

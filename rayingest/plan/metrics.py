@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from rayingest.plan.durations import Counts, grown
+
 Figures = Mapping[str, Any]
 """As `stats()` gives them."""
 
@@ -28,10 +30,13 @@ STALLS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One exported metric; `stages` gives, by figure, the value of its tag `stage`."""
+    """One exported metric; `stages` gives, by figure, the value of its tag `stage`.
+
+    "durations" are counters, one for each bound, with the tag `le` that Prometheus' histograms have.
+    """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "durations"]
     help: str
     stages: Mapping[str, str]
 
@@ -43,8 +48,17 @@ METRICS = (
     Metric(
         "rayingest_seconds",
         "counter",
-        "Seconds that a stage took, its workers together; wait and step are the training loop's own",
-        {f"{stage}_seconds": stage for stage in ("read", "decode", "transfer", "assemble", "copy", "wait", "step")},
+        "Seconds that a stage took, its workers together; queue is before one begins, wait and step are the loop's own",
+        {
+            f"{stage}_seconds": stage
+            for stage in ("queue", "read", "decode", "transfer", "assemble", "copy", "wait", "step")
+        },
+    ),
+    Metric(
+        "rayingest_durations",
+        "durations",
+        "How many reads, decodes, waits and steps took up to `le` seconds; a decode may be of several batches",
+        {f"{stage}_durations": stage for stage in ("read", "decode", "wait", "step")},
     ),
     Metric(
         "rayingest_stall_seconds",
@@ -80,6 +94,12 @@ METRICS = (
         },
     ),
     Metric(
+        "rayingest_cache",
+        "counter",
+        "Ranges of remote files, by whether they were in the cache on disk",
+        {"cache_hits": "hit", "cache_misses": "miss"},
+    ),
+    Metric(
         "rayingest_store_bytes",
         "gauge",
         "Bytes of this loader in the object store, and how many it may have there",
@@ -106,7 +126,7 @@ METRICS = (
 )
 
 COUNTED = frozenset(figure for metric in METRICS if metric.kind == "counter" for figure in metric.stages)
-
+DURATIONS = tuple(figure for metric in METRICS if metric.kind == "durations" for figure in metric.stages)
 
 Span = Callable[[str, float, str, tuple[int, int] | None], None]
 """(stage, seconds, who, (epoch, step)): something that took so long has just ended; None where it is of many steps."""
@@ -152,12 +172,14 @@ class Watch(Protocol):
 class Snapshot:
     """What a loader did in `seconds`: figures that count are what they grew by, others are as they were at the end.
 
-    `nodes` holds the same by node, as far as the work has one. A figure that is not there is 0.
+    `nodes` holds the same by node, as far as the work has one. A figure that is not there is 0. `durations` are those
+    figures that are counts of durations.
     """
 
     seconds: float
     figures: Mapping[str, float]
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    durations: Mapping[str, Counts] = field(default_factory=dict)
 
     def __getitem__(self, figure: str) -> float:
         return self.figures.get(figure, 0.0)
@@ -167,7 +189,8 @@ def between(before: Figures, after: Figures, seconds: float) -> Snapshot:
     """What happened from one look to the next, so many seconds later."""
     nodes, earlier = after.get(NODES, {}), before.get(NODES, {})
     by_node = {node: _grown(earlier.get(node, {}), figures) for node, figures in nodes.items()}
-    return Snapshot(seconds, _grown(before, after), by_node)
+    durations = {name: grown(before.get(name, ()), after[name]) for name in DURATIONS if name in after}
+    return Snapshot(seconds, _grown(before, after), by_node, durations)
 
 
 def _grown(before: Figures, after: Figures) -> dict[str, float]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
@@ -42,14 +43,28 @@ _S3_CONFIG = {"max_pool_connections": 64}
 _counting = threading.Lock()
 
 
+@dataclass(frozen=True)
+class Tally:
+    """What was counted: tries after a failure, and ranges found, or not, in the cache on disk."""
+
+    retries: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(*(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+
 class Storage:
     """Reads files by URL. Picklable; credentials in `storage_options` (as fsspec takes them) are never shown.
 
     Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
     `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
     trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
-    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `retries` counts what
-    was tried again in this process.
+    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `tally` counts in this process.
     """
 
     def __init__(
@@ -65,14 +80,14 @@ class Storage:
         self.storage_options = dict(storage_options or {})
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
         self.allow_pipe, self.cache = allow_pipe, cache
-        self.retries = 0
+        self.tally = Tally()
         self._known: dict[str, tuple[float, int, str]] = {}
 
     def __repr__(self) -> str:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_known": {}, "tally": Tally()}
 
     def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
         """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
@@ -120,7 +135,15 @@ class Storage:
 
         if self.cache is None or not mark:
             return fetch(ranges)
-        return self.cache.through(f"{redact(url)} {size} {mark}", ranges, fetch)
+        missed: list[tuple[int, int]] = []
+
+        def fetch_missed(spans: list[tuple[int, int]]) -> list[bytes]:
+            missed.extend(spans)
+            return fetch(spans)
+
+        pieces = self.cache.through(f"{redact(url)} {size} {mark}", ranges, fetch_missed)
+        self._count(Tally(cache_hits=len(ranges) - len(missed), cache_misses=len(missed)))
+        return pieces
 
     def _check_lengths(self, url: str, ranges: Sequence[tuple[int, int]], pieces: Sequence[bytes]) -> None:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
@@ -231,8 +254,11 @@ class Storage:
             return retrying(operation)
 
     def _count_retry(self, state: tenacity.RetryCallState) -> None:
+        self._count(Tally(retries=1))
+
+    def _count(self, more: Tally) -> None:
         with _counting:
-            self.retries += 1
+            self.tally += more
 
     @contextmanager
     def reading(self, url: str, doing: str = "read") -> Iterator[None]:

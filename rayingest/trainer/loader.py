@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from rayingest.errors import ConfigError, IngestError
-from rayingest.plan.metrics import Watch
+from rayingest.plan.metrics import Span, Watch, no_span
 from rayingest.plan.protocols import BatchSource
 from rayingest.trainer.device import CudaBackend, resolve_device, resolve_pin
 from rayingest.trainer.prefetch import AfterCopy, Batches, DevicePrefetcher, HostBatches, Position, Values
@@ -88,7 +88,10 @@ class Loader:
                 raise ConfigError(f"prefetch={prefetch}: a number of batches, 0 or more")
             pin = resolve_pin(pin_memory, self.device)
             self._slots = SlotPool(pin) if slots is None else slots
-            batches = _batches(source, plan.steps_per_epoch, self.device, prefetch, self._slots, epochs, after_copy)
+            span = no_span if watch is None else watch.span
+            batches = _batches(
+                source, plan.steps_per_epoch, self.device, prefetch, self._slots, epochs, after_copy, span
+            )
         except BaseException:
             source.close()
             raise
@@ -101,7 +104,7 @@ class Loader:
         self._pass_epoch: int | None = None  # of the last pass begun; None: the next one begins at `_position`
         self._pass_number = 0  # of the one pass that may run
         self._pass_ended = ""  # why those before it may not
-        self._timer = StepTimer(clock)
+        self._timer = StepTimer(clock, span)
         self.watch = watch
         self._close = weakref.finalize(self, _close, source, batches, watch)
         if watch is not None:
@@ -217,7 +220,7 @@ class Loader:
         epoch, step = position
         running.done = step + 1 == self._steps
         self._due = self._position = (epoch + 1, 0) if running.done else (epoch, step + 1)
-        self._timer.handed()
+        self._timer.handed(position)
         return values
 
     def _move(self, position: Position, why: str) -> None:
@@ -257,6 +260,7 @@ def _batches(
     slots: SlotPool,
     epochs: int | None,
     after_copy: AfterCopy | None,
+    span: Span,
 ) -> Batches:
     if device.type == "cpu":
         return HostBatches(source.get, after_copy)
@@ -272,6 +276,7 @@ def _batches(
         staging=slots,
         ready=getattr(source, "ready", None),
         may_run_ahead=may_run_ahead,
+        span=span,
     )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from rayingest.errors import ConfigError
+from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, Column, Columns
 from rayingest.trainer.device import Backend, Event
 
@@ -90,6 +91,7 @@ class DevicePrefetcher:
         ready: whether `source_get` would answer without waiting. Running ahead goes only as far as it says, so that a
             batch at hand never waits for a later one; without it, `source_get` is called for all of `depth`.
         may_run_ahead: whether the batch after the given one may be fetched before it is asked for.
+        span: is told how long issuing each batch's copies took.
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class DevicePrefetcher:
         staging: BufferPool | None = None,
         ready: Callable[[], bool] | None = None,
         may_run_ahead: Callable[[Position], bool] | None = None,
+        span: Span = no_span,
     ) -> None:
+        self._span = span
         self._source_get = source_get
         self._backend = backend
         self._depth = depth
@@ -173,7 +177,9 @@ class DevicePrefetcher:
         finally:  # a copy that cannot be issued leaves those before it under way
             event = self._backend.record(self._backend.copy_stream)
             self._copying.append((event, sources))
-            self._copy_seconds += time.perf_counter() - begun
+            took = time.perf_counter() - begun
+            self._copy_seconds += took
+            self._span("copy", took, "loop", (batch.epoch, batch.step))
             self._bytes_copied += sum(source.nbytes for source in sources)
         return _Issued((batch.epoch, batch.step), values, event)
 

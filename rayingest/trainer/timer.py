@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rayingest.plan.durations import Durations
+from rayingest.plan.metrics import Span, no_span
+
 
 class StepTimer:
-    """Fed by the loader at both ends of each step; `clock` gives seconds."""
+    """Fed by the loader at both ends of each step; `clock` gives seconds, `span` is told each wait and each step."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], span: Span = no_span) -> None:
+        self._clock, self._span = clock, span
+        self._position = (0, 0)  # of the batch in hand
         self._handed_at: float | None = None
         self._asked_at = 0.0
         self._wait = self._work = 0.0
         self._batches = 0
+        self._waits, self._steps = Durations(), Durations()
 
     def begin(self) -> None:
         """A pass begins: what the caller did since the last batch was no step."""
@@ -24,21 +29,29 @@ class StepTimer:
         """The loop asks for a batch, and so is done with the last one."""
         self._asked_at = self._clock()
         if self._handed_at is not None:
-            self._work += self._asked_at - self._handed_at
+            took = self._asked_at - self._handed_at
+            self._work += took
+            self._steps.add(took)
+            self._span("step", took, "loop", self._position)
             self._handed_at = None
 
-    def handed(self) -> None:
-        """The loop is given the batch that it asked for."""
-        self._handed_at = self._clock()
-        self._wait += self._handed_at - self._asked_at
+    def handed(self, position: tuple[int, int]) -> None:
+        """The loop is given the batch that it asked for, of this epoch and step."""
+        self._handed_at, self._position = self._clock(), position
+        took = self._handed_at - self._asked_at
+        self._wait += took
+        self._waits.add(took)
+        self._span("wait", took, "loop", position)
         self._batches += 1
 
     def stats(self) -> dict[str, Any]:
-        """`batches`, `wait_seconds`, `step_seconds`, and `wait_share` of the first in both, 0 to 1."""
+        """`batches`, `wait_seconds`, `step_seconds`, `wait_share` of the first in both, 0 to 1, and counts of each."""
         total = self._wait + self._work
         return {
             "batches": self._batches,
             "wait_seconds": self._wait,
             "step_seconds": self._work,
             "wait_share": self._wait / total if total else 0.0,
+            "wait_durations": self._waits.counts.copy(),
+            "step_durations": self._steps.counts.copy(),
         }

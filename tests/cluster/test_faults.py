@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rayingest as ri
+from rayingest import silence
 from tests.streams import fail_on_seven, images, joined, rows, run, write_shards
 
 
@@ -94,8 +95,11 @@ def test_a_shard_that_vanished_is_an_error(tmp_path: Path, place: dict[str, Any]
             list(loader)
 
 
-def test_without_a_cpu_for_a_decoder_it_says_so_in_time(cluster: Any, shards: str) -> None:
-    """All CPUs taken: an error after start_timeout, with the numbers and what would work."""
+def test_without_a_cpu_for_a_decoder_it_says_so_in_time(
+    cluster: Any, shards: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All CPUs taken: what it waits for, and an error after start_timeout, with the numbers and what would work."""
+    monkeypatch.setattr(silence, "FIRST_SECONDS", 0.5)
     taken = cluster.util.placement_group([{"CPU": 12 - sum(":decoder" in name for name in actors(cluster))}])
     assert taken.wait(10)
     try:
@@ -103,6 +107,8 @@ def test_without_a_cpu_for_a_decoder_it_says_so_in_time(cluster: Any, shards: st
             next(iter(loader))
     finally:
         cluster.util.remove_placement_group(taken)
+    waits = "waiting for a worker to come; 0 of 2 decoders run (the cluster has 12 CPUs, 0 of them free)"
+    assert waits in caplog.text
     assert "2 asked for" in str(caught.value)
     assert "workers=0" in str(caught.value)
 

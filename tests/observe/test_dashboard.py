@@ -19,7 +19,7 @@ EXPRESSIONS = [
     for target in panel["targets"]
 ]
 STAGES = {
-    f"ray_{metric.name}" + ("_total" if metric.kind == "counter" else ""): set(metric.stages.values())
+    f"ray_{metric.name}" + ("" if metric.kind == "gauge" else "_total"): set(metric.stages.values())
     for metric in METRICS
 }
 

@@ -20,6 +20,11 @@ CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
     "no wait": (snapshot(wait_seconds=0.1, step_seconds=9.9, stall_decode_seconds=0.1), "consumer", {}),
     "nothing asked for": (Snapshot(10.0, {}), "unknown", {}),
     "reads": (snapshot(stall_read_seconds=4, stall_decode_seconds=1, bytes_read=1e6, read_seconds=20), "storage", {}),
+    "reads of small blocks": (
+        snapshot(stall_read_seconds=5, bytes_read=1e6, blocks_read=100, read_seconds=20),
+        "storage",
+        {"block_bytes": 2 << 20},
+    ),
     "reads, without workers": (snapshot(stall_read_seconds=5, readers=0, decoders=0), "storage", {"workers": 2}),
     "decoding": (snapshot(stall_decode_seconds=5, decode_seconds=20), "decode", {"workers": 5}),
     "decoding, in steps of no time": (

@@ -11,11 +11,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import rayingest as ri
 from rayingest.cli import app
 from rayingest.observe.diagnose import Diagnosis
-from rayingest.observe.probe import Measured, Point, knee, split
+from rayingest.observe.probe import Measured, Point, differential, knee, split
 from rayingest.observe.report import page, recommendation
+from tests.cluster.test_bottlenecks import number, slow
 from tests.streams import write_shards
+from tests.web import WebServer, web
+
+__all__ = ["web"]
 
 
 def measured(rate: float, data: float = 0.01, **point: Any) -> Measured:
@@ -44,15 +49,33 @@ def test_the_split_is_what_runs_do_without() -> None:
 def test_the_report_is_one_page_that_needs_nothing_else() -> None:
     """Well formed, escaped, with pictures inside; and its YAML is a configuration's."""
     points = [measured(100 * workers, workers=workers, prefetch=p, batch=64) for workers in (1, 2) for p in (1, 2)]
-    text = page("a & b", points, split(*points[:3]), 10.0)
+    text = page("a & b", points, points[:3], 10.0)
     body = text[text.index("<body>") : text.index("</html>")]
     root = ET.fromstring(body)
     assert len(root.findall(".//svg")) == 2
     assert len(root.findall(".//polyline")) == 2
-    assert len(root.findall(".//tr")) == 5
+    assert len(root.findall(".//tr")) == 4 + 5
     assert "http" not in text
     told = yaml.safe_load(recommendation(points))
     assert told == {"batch": {"size": 64}, "loader": {"workers": 2, "prefetch": 1}}
+
+
+@pytest.mark.parametrize("short", ["storage", "decode"])
+def test_differential_runs_tell_storage_from_decoding(short: str, cluster: Any, tmp_path: Path, web: WebServer) -> None:
+    """Requests that take 0.3 s, or 5 ms of decoding a sample: the stall is where it was planted."""
+    write_shards(tmp_path, [60, 60], side=2)
+    for path in tmp_path.glob("*.tar"):
+        web.files[f"/{path.name}"] = path.read_bytes()
+    urls = [f"{web.url}{name}" for name in sorted(web.files)] if short == "storage" else str(tmp_path / "*.tar")
+    data = ri.read_webdataset(urls, block_bytes=2048).select(json="json").map(slow if short == "decode" else number)
+    data = data.shuffle(seed=1, window=20).batch(20)
+    with data.loader(workers=0):
+        web.delay = 0.3 if short == "storage" else 0.0
+    options = {"rank": 0, "world_size": 1, "max_bytes": 60_000}  # which cannot keep what was read, nor read far ahead
+    parts = split(*differential(data, Point(1), 1.0, 0.005, options, 60.0))
+    assert parts.storage + parts.decode > parts.rest, parts
+    assert (parts.storage > 3 * parts.decode) == (short == "storage"), parts
+    assert (parts.decode > 3 * parts.storage) == (short == "decode"), parts
 
 
 def test_a_configuration_is_probed(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +95,7 @@ def test_a_configuration_is_probed(cluster: Any, tmp_path: Path, monkeypatch: py
     assert "samples/s" in (tmp_path / "probe.html").read_text()
     spans = [one for one in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if one["ph"] == "X"]
     assert {span["name"] for span in spans} == {"read", "decode", "transfer", "assemble", "wait", "step"}
-    assert all(span["args"].keys() == {"rank", "epoch", "step"} for span in spans if span["name"] != "read")
+    assert all(span["args"].keys() == {"rank", "epoch", "step"} for span in spans)
 
 
 def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_figures_come_back_from_what_is_exported() -> None:
 
 
 def test_every_exported_series_has_its_figure() -> None:
-    """No metric is lost on the way back."""
-    assert len(top._FIGURES) == sum(len(metric.stages) for metric in METRICS)
+    """No metric is lost on the way back, but for durations, which the table has no room for."""
+    assert len(top._FIGURES) == sum(len(metric.stages) for metric in METRICS if metric.kind != "durations")
 
 
 def test_the_table_names_the_slow_rank() -> None:

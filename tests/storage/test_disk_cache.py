@@ -111,5 +111,9 @@ def test_a_second_run_fetches_nothing_and_a_change_is_noticed(web: WebServer, tm
     web.requests.clear()
     assert run(data)[0] == first
     assert {request.split()[0] for request in web.requests} == {"HEAD"}
+    with data.loader(workers=0) as loader:
+        next(iter(loader))
+        figures = loader.figures()
+    assert (figures["cache_hits"] > 0, figures["cache_misses"]) == (True, 0)
     put(shards[0].name, shards[1])
     assert len(run(data)[0]) == 6

@@ -137,6 +137,17 @@ def test_depth_bounds_what_is_issued_ahead():
             assert source.step == step + 1 + depth
 
 
+def test_copies_are_traced():
+    """Each batch's, with its place, when it was issued."""
+    told = []
+    batches = flat(WritingSource(SlotPool()).get, depth=1, span=lambda *span: told.append(span))
+    batches.next()
+    assert [(stage, who, position) for stage, _, who, position in told] == [
+        ("copy", "loop", (0, 0)),
+        ("copy", "loop", (0, 1)),
+    ]
+
+
 def test_runs_ahead_only_when_the_source_is_ready():
     """A batch at hand is given out without waiting for later ones."""
     answers = [True, False, False, False, True, True]

@@ -1,0 +1,111 @@
+"""A slow node, planted and found: three nodes decode, on one of them every sample takes ten times as long.
+
+    python jobs/slow_node.py
+
+The loader's diagnosis must name that node, the metrics that Ray's nodes export (`rayingest top`) must too, and taking
+the node out, which is the advice, must let the loop wait for less than 5 % of its time. Prints one line of JSON; exit
+status 1 where anything of this is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - read where Ray is imported
+
+import ray
+from ray.cluster_utils import Cluster
+
+import rayingest as ri
+from rayingest.observe.diagnose import WAIT_SHARE, Diagnosis, diagnose
+from rayingest.observe.top import parse, scrape, snapshots, table
+from rayingest.plan.metrics import between
+
+BATCH, SAMPLE_SECONDS, STEP_SECONDS = 20, 0.005, 0.06
+TRIES = 3
+
+
+def work(slow: str, factor: float, sample: dict[str, Any]) -> dict[str, Any]:
+    """A decode of 5 ms, but for one node."""
+    here = ray.get_runtime_context().get_node_id()
+    time.sleep(SAMPLE_SECONDS * (factor if here == slow else 1.0))
+    return {"i": sample["i"]}
+
+
+def main() -> int:
+    """Plant, look, take the node out, look again; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--factor", type=float, default=10.0, help="so many times as long a sample takes there")
+    parser.add_argument("--steps", type=int, default=100, help="from which a diagnosis is made")
+    options = parser.parse_args()
+    quiet = {"include_log_monitor": False, "object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **quiet})
+    nodes = [cluster.add_node(num_cpus=cpus, **quiet) for cpus in (1, 2, 1)]
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            report = planted(cluster, nodes[0], Path(folder), options.factor, options.steps)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    print(json.dumps(report))
+    return 0 if report["named"] and report["named_by_top"] and report["removed"] else 1
+
+
+def planted(cluster: Cluster, slow: Any, folder: Path, factor: float, steps: int) -> dict[str, Any]:
+    """What was said of the slow node before and after it was taken out."""
+    (folder / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(4000)))
+    data = ri.read_json(f"{folder}/a.jsonl", index=str(folder), block_bytes=512)
+    data = data.map(partial(work, slow.node_id, factor)).shuffle(seed=1, window=200).batch(BATCH)
+    with data.loader(workers=4) as loader:
+        batches: Iterator[Any] = chain.from_iterable(repeat(loader))
+        while loader.figures()["decoders"] < 4:
+            run(batches, 5)
+        exported, begun = parse(scrape(ray.nodes())), time.monotonic()
+        before = looked_at(loader, batches, steps, "slow node")
+        time.sleep(1)  # Ray's nodes export once a second
+        seen = snapshots(exported, parse(scrape(ray.nodes())), time.monotonic() - begun)
+        cluster.remove_node(slow)
+        after = looked_at(loader, batches, steps, "consumer")
+    name = slow.node_id[:8]
+    return {
+        "slow_node": name,
+        "before": str(before),
+        "named": before.bottleneck == "slow node" and f"node {name}" in before.advice,
+        "named_by_top": any(name in line for line in table(seen)),
+        "after": str(after),
+        "removed": after.share < WAIT_SHARE,
+    }
+
+
+def looked_at(loader: ri.Loader, batches: Iterator[Any], steps: int, expected: str) -> Diagnosis:
+    """The first diagnosis, each of so many steps, that is as expected, or the last: a busy machine disturbs."""
+    for _ in range(TRIES):
+        run(batches, 10)
+        before, begun = loader.figures(), time.monotonic()
+        run(batches, steps)
+        found = diagnose(between(before, loader.figures(), time.monotonic() - begun))
+        if found.bottleneck == expected:
+            break
+    return found
+
+
+def run(batches: Iterator[Any], steps: int) -> None:
+    """A training loop, for so many steps."""
+    for _ in range(steps):
+        next(batches)
+        time.sleep(STEP_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

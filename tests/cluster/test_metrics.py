@@ -1,0 +1,79 @@
+"""The figures of a loader on Ray, and what they are as metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from rayingest.cluster import metrics
+from rayingest.plan.durations import Durations
+from rayingest.plan.metrics import METRICS, NODES
+from tests.streams import images
+
+
+class Exported:
+    """A metric that keeps what it is told."""
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self.values: dict[tuple[str, ...], float] = {}
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        pass
+
+    def inc(self, value: float, tags: dict[str, str]) -> None:
+        assert value > 0
+        key = tuple(tags.values())
+        self.values[key] = self.values.get(key, 0.0) + value
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.values[tuple(tags.values())] = value
+
+
+def test_a_loader_has_a_figure_for_every_metric(shards: str, pool_of_1: ri.Pool) -> None:
+    """But for those of a device; as many waits and steps are counted as there were, and what workers took by node."""
+    with images(shards, 10).loader(pool=pool_of_1, epochs=1) as loader:
+        batches = sum(1 for _ in loader)
+        figures = loader.stats()
+    there = {figure for metric in METRICS for figure in metric.stages}
+    assert there - figures.keys() == {"copy_seconds", "bytes_copied"}
+    assert sum(figures["wait_durations"]) == sum(figures["step_durations"]) == batches
+    assert figures["p95_seconds"].keys() == {"wait", "step", "read", "decode"}
+    (node,) = figures[NODES].values()
+    for figure in ("read_durations", "decode_durations", "queue_seconds", "bytes_read"):
+        assert node[figure] == figures[figure]
+    assert sum(node["read_durations"]) > 0
+
+
+def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters grow by the difference, durations up to each bound; gauges are none once the loader is closed."""
+    monkeypatch.setattr(metrics, "_KINDS", dict.fromkeys(metrics._KINDS, Exported))
+    exported = metrics.RayMetrics(0)
+    by_name = {metric.name: it.values for metric, it, _ in exported._metrics}
+    waits = Durations()
+    waits.add(0.0015)
+    exported.record({"wait_seconds": 1.0, "decoders": 2, "wait_durations": waits.counts})
+    waits.add(100.0)
+    exported.record({"wait_seconds": 3.0, "decoders": 3, "wait_durations": waits.counts})
+    ((wait, seconds),) = by_name["rayingest_seconds"].items()
+    assert (wait[0], seconds) == ("wait", 3.0)
+    durations = {le: count for (_, _, le), count in by_name["rayingest_durations"].items()}
+    assert (durations["0.002"], durations["50"], durations["+Inf"]) == (1, 1, 2)
+    assert "0.001" not in durations
+    assert list(by_name["rayingest_workers"].values()) == [3.0]
+    exported.close()
+    assert list(by_name["rayingest_workers"].values()) == [0.0]
+
+
+def test_a_look_costs_under_one_percent_of_a_cpu(shards: str, pool_of_1: ri.Pool) -> None:
+    """It is taken once a second, and tells Ray all figures; `jobs/bench_metrics.py` measures all that metrics cost."""
+    with images(shards, 10).loader(pool=pool_of_1) as loader:
+        next(iter(loader))
+        told = metrics.RayMetrics(0)
+        begun = time.thread_time()
+        for _ in range(20):
+            told.record(loader.stats())
+        assert (time.thread_time() - begun) / 20 < 0.01
+        told.close()

@@ -1,0 +1,142 @@
+"""Where nothing is heard for long, the log says what is being done or waited for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from rayingest import silence
+from rayingest.cluster.waiting import waiting_for
+from rayingest.plan import events as ev
+from rayingest.silence import told
+from rayingest.surveying import make
+from tests.streams import images, write_shards
+from tests.web import WebServer, web
+
+__all__ = ["web"]
+
+
+class Heard(logging.Handler):
+    """Keeps what is said; `again` is set by the second line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.again = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        if len(self.lines) > 1:
+            self.again.set()
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    """What the log says, which soon finds that a wait is long."""
+    monkeypatch.setattr(silence, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(silence, "AGAIN_SECONDS", 0.01)
+    handler = Heard()
+    logging.getLogger("rayingest").addHandler(handler)
+    yield handler
+    logging.getLogger("rayingest").removeHandler(handler)
+
+
+def test_what_takes_long_is_told_again_and_again_until_it_is_done(heard: Heard) -> None:
+    """With how long it has been, and what there is to say by then."""
+    words = iter(["one", "two", *["three"] * 10**6])
+    with told(lambda: next(words)):
+        assert heard.again.wait(10)
+    assert heard.lines[0].endswith("s so far: one")
+    assert heard.lines[1].endswith("s so far: two")
+    assert not any(thread.name == "rayingest-silence" for thread in threading.enumerate())
+
+
+class Slow:
+    """A survey of three parts, the last of which waits to be heard of."""
+
+    name, key, is_light = "index", "test-silence", True
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+
+    def load(self) -> None:
+        pass
+
+    def save(self, value: int) -> None:
+        pass
+
+    def parts(self) -> Sequence[Callable[[], Any]]:
+        return [lambda: 1, lambda: 1, lambda: self._heard.again.wait(10)]
+
+    def join(self, results: Sequence[Any]) -> int:
+        return len(results)
+
+
+def test_making_an_index_is_told_part_by_part(heard: Heard) -> None:
+    """On no terminal too, where there is no bar."""
+    assert make(Slow(heard), 0, on_ray=False) == 3
+    assert any(line.endswith("making the index: 2 of 3 parts are done") for line in heard.lines)
+
+
+def test_waiting_for_another_process_that_makes_the_index_is_told(heard: Heard) -> None:
+    """While its lock is held elsewhere."""
+    from rayingest.storage.index_cache import locked
+
+    survey, held, done = Slow(heard), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with locked(survey.key):
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert held.wait(10)
+    threading.Thread(target=lambda: (heard.again.wait(10), done.set())).start()
+    make(survey, 0, on_ray=False)
+    thread.join()
+    assert heard.lines[0].endswith("waiting for the index, which another process or rank is making")
+
+
+def test_waiting_for_storage_is_told(
+    web: WebServer,
+    pool_of_1: ri.Pool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The samples from which the fields are learnt, and the reads under way, since when and of what."""
+    write_shards(tmp_path, [20])
+    web.files["/s.tar"] = (tmp_path / "s-0000.tar").read_bytes()
+    data = images(f"{web.url}/s.tar", 10)
+    with data.loader(workers=0):
+        web.delay = 0.5
+    for wait in ("FIRST_SECONDS", "AGAIN_SECONDS"):
+        monkeypatch.setattr(silence, wait, 0.5)
+    with data.loader(pool=pool_of_1, epochs=1) as loader:
+        next(iter(loader))
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("no batch for")]
+    assert any("waiting for the first samples, from which a decoder learns what fields" in line for line in lines), (
+        lines
+    )
+    assert any("read(s) under way, the longest for" in line and line.endswith("/s.tar") for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("lack", "words"), [("read", "blocks being read"), ("workers", "a worker to come"), ("", "what comes next")]
+)
+def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
+    """With the oldest read, not the first."""
+    calls = [SimpleNamespace(command=ev.Read(n, "r", (n,)), begun=time.monotonic() - 10 * n) for n in range(3)]
+    pool = SimpleNamespace(workers=1, members=[SimpleNamespace(role="decoder")])
+    stream = SimpleNamespace(place=lambda block: (f"shard {block}", 0))
+    told = waiting_for(lack, pool, stream, calls, learning=False)  # type: ignore[arg-type]
+    assert told == f"{words}; 1 of 1 decoders run; 3 read(s) under way, the longest for 20 s, of shard 2"
