@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
-    from rayingest.interop import from_torch
+    from rayingest.interop import from_torch, from_torch_iterable
     from rayingest.sources import (
         read_arrow,
         read_csv,
@@ -42,6 +42,7 @@ _HOMES = {
     "Pad": "rayingest.transforms.padding",
     "Pool": "rayingest.cluster.pool",
     "from_torch": "rayingest.interop",
+    "from_torch_iterable": "rayingest.interop",
     "load_config": "rayingest.config",
     "read_arrow": "rayingest.sources",
     "read_csv": "rayingest.sources",
@@ -69,6 +70,7 @@ __all__ = [
     "StateError",
     "WorkerError",
     "from_torch",
+    "from_torch_iterable",
     "images",
     "load_config",
     "read_arrow",
