@@ -14,9 +14,11 @@ from typing import Annotated, Any
 from rayingest.dataset import Batching, Dataset
 from rayingest.errors import ConfigError
 from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
-from rayingest.options import Bytes, Function, KindError, Place, Positive, Seed, checked, kind
+from rayingest.materialize import materialized
+from rayingest.options import Bytes, Function, KindError, Place, Positive, Seed, StorageOptions, checked, kind
 from rayingest.plan.drawn import Sampling
-from rayingest.sources import here
+from rayingest.sources import BLOCK_BYTES, here, read_parquet
+from rayingest.storage.files import Storage
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Map, MapBatches, Stage
 from rayingest.transforms.torch_items import Collate, Fetch, FetchTogether, Unpack
@@ -43,6 +45,14 @@ def _iterable(value: Any) -> Any:
     return value
 
 
+def _ray_dataset(value: Any) -> Any:
+    import ray.data
+
+    if not isinstance(value, ray.data.Dataset):
+        raise TypeError
+    return value
+
+
 def _factory(value: Any) -> Any:
     if callable(value):
         return value
@@ -66,6 +76,7 @@ MapStyle = Annotated[Any, kind("a map-style dataset: with len() and [index]", _m
 Sampler = Annotated[Iterable[Any], kind("a sampler, or another iterable of indices", _iterable)]
 BatchSampler = Annotated[Iterable[Any], kind("a batch sampler, or another iterable of lists of indices", _iterable)]
 
+RayDataset = Annotated[Any, kind("a Ray Dataset", _ray_dataset)]
 Factory = Annotated[Any, kind("a function of a shard's number that gives an iterable, or an IterableDataset", _factory)]
 Lengths = Annotated[Sequence[int], kind("a list of how many samples each shard has", _lengths)]
 Version = Annotated[str, kind("a word", _word)]
@@ -176,6 +187,32 @@ def from_torch_iterable(
         stages=(Map(Restore(source)),),
         seed=seed,
     )
+
+
+@checked()
+def from_ray(
+    rows: RayDataset,
+    path: Place,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+) -> Dataset:
+    """The rows of a Ray Dataset, written once to Parquet files below `path`, and read from there ever after.
+
+    Where a run has finished writing, nothing of the Ray Dataset is executed any more, whatever it would give now: for
+    other rows name another path. Files are in the order of its rows, numbered; those of an attempt that failed count
+    for nothing. Ray Data writes them, so all of its nodes must reach the path.
+
+    Args:
+        path: a folder, or a URL that fsspec opens.
+        index: where to keep the index of the files, a file or a folder; default: the user's cache folder.
+        block_bytes: how large row groups are, which are read as wholes.
+        storage_options: for fsspec; never stored.
+    """
+    place, options = here(path).rstrip("/"), dict(storage_options or {})
+    files = materialized(rows, place, Storage(options), block_bytes)
+    return read_parquet(files, index=index, storage_options=options)
 
 
 def _sampling(sampler: Any, in_batches: bool, dataset: Any, seed: int) -> Sampling:
