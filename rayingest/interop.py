@@ -164,10 +164,11 @@ def from_torch_iterable(
     block are read at no extra cost in any order, larger ones in file order.
 
     While it is iterated, the global random states of Python, numpy and torch are the shard's own, as if it ran alone in
-    a process with a seed of `seed` and i; and torch's `get_worker_info()` says that it is worker i of `shards`.
+    a process with a seed of `seed` and i.
 
     Args:
-        factory: or an IterableDataset that divides itself by `get_worker_info()`; each shard gets a copy.
+        factory: or an IterableDataset that divides itself by torch's `get_worker_info()`: shard i is a copy, told to be
+            worker i of `shards`. One that does not would give all of its samples in each shard.
         shards: how many there are.
         lengths: how many samples of each are taken. Default: all; they are counted once, by iterating all of it, which
             is kept as other indexes are.

@@ -148,6 +148,18 @@ def test_a_dataset_is_divided_among_shards() -> None:
         assert sorted(next(iter(loader))["0"].tolist()) == [*range(COUNT)]
 
 
+def test_a_function_divides_by_itself() -> None:
+    """What it gives is in no worker, and so is not divided once more."""
+    workers: list[Any] = []
+
+    def alone(shard: int) -> Iterator[int]:
+        workers.append(get_worker_info())
+        yield shard
+
+    run(ri.from_torch_iterable(alone, shards=3).batch(3))
+    assert {*workers} == {None}
+
+
 def test_lengths_that_are_given_are_not_counted() -> None:
     """And cut what does not end."""
     data = ri.from_torch_iterable(lambda shard: itertools.count(1000 * shard), shards=2, lengths=[5, 3])

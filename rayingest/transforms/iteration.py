@@ -1,7 +1,8 @@
-"""One shard of a data set that is iterated, running: as if in a worker of its own of torch's DataLoader.
+"""One shard of a data set that is iterated, running: as if in a process of its own.
 
-Owns what code of others sees while it runs (the global random states, and `torch.utils.data.get_worker_info`), and the
-iterable's own `state_dict`, as torchdata's StatefulDataLoader uses it: that of the iterator, else of the iterable.
+Owns what code of others sees while it runs (the global random states, and whether it is a worker of torch's
+DataLoader), and the iterable's own `state_dict`, as torchdata's StatefulDataLoader uses it: that of the iterator, else
+of the iterable.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from rayingest.transforms.torch_items import fields
 
 @dataclass(frozen=True)
 class Shard:
-    """Whose iterables these are, and which of them: `factory(number)`, one of `count`. `seed` is the shard's own."""
+    """Whose iterables these are, and which of them: `factory(number)`, one of `count`. `seed` is the shard's own.
+
+    `divides`: the iterable is to see itself as worker `number` of `count`, and to give that worker's part.
+    """
 
     factory: Callable[[int], Any]
     number: int
     count: int
     seed: int
+    divides: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,9 +116,12 @@ def _is_stateful(thing: Any) -> bool:
 
 @contextmanager
 def _as_worker(shard: Shard, made: Any) -> Iterator[None]:
-    """Inside, `get_worker_info()`, by which data sets divide themselves, says that this is worker `number`."""
-    from torch.utils.data._utils import worker
+    """Inside, `get_worker_info()` says which worker this is, if the iterable is to divide itself by that."""
+    from torch.utils.data._utils import worker  # for all of them: who imports torch later on has other random states
 
+    if not shard.divides:
+        yield
+        return
     before = worker._worker_info
     worker._worker_info = worker.WorkerInfo(id=shard.number, num_workers=shard.count, seed=shard.seed, dataset=made)
     try:

@@ -71,7 +71,9 @@ class Iterables:
             return taken
 
     def _shard(self, number: int) -> Shard:
-        return Shard(self.factory, number, self.shards, fold("shard", self.seed, number))
+        return Shard(
+            self.factory, number, self.shards, fold("shard", self.seed, number), isinstance(self.factory, Copies)
+        )
 
     def _go_on(self, run: Iteration, shard: int, count: int) -> list[dict[str, Any]]:
         """The run's next samples; where it stood before them is kept."""
@@ -116,7 +118,10 @@ class Copies:
         self.__qualname__ = type(dataset).__qualname__
 
     def __call__(self, shard: int) -> Any:
-        return copy.deepcopy(self.dataset)
+        try:
+            return pickle.loads(pickle.dumps(self.dataset))  # noqa: S301 - as it came here, and torch's workers have it
+        except (pickle.PicklingError, AttributeError, TypeError):  # its class came here with it, as those of scripts do
+            return copy.deepcopy(self.dataset)
 
 
 class Restore:
