@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
-    from rayingest.interop import from_torch
+    from rayingest.interop import from_ray, from_torch, from_torch_iterable
     from rayingest.sources import (
         read_arrow,
         read_csv,
@@ -42,7 +42,9 @@ _HOMES = {
     "Loader": "rayingest.trainer.loader",
     "Pad": "rayingest.transforms.padding",
     "Pool": "rayingest.cluster.pool",
+    "from_ray": "rayingest.interop",
     "from_torch": "rayingest.interop",
+    "from_torch_iterable": "rayingest.interop",
     "load_config": "rayingest.config",
     "read_arrow": "rayingest.sources",
     "read_csv": "rayingest.sources",
@@ -70,7 +72,9 @@ __all__ = [
     "Pool",
     "StateError",
     "WorkerError",
+    "from_ray",
     "from_torch",
+    "from_torch_iterable",
     "images",
     "load_config",
     "read_arrow",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.errors import ConfigError
+from rayingest.exporting import make_ray_dataset
 from rayingest.formats import get_format
 from rayingest.loading import make_loader
 from rayingest.measure import LengthOf, Measure
@@ -257,6 +258,8 @@ class Dataset:
         return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {})))
 
     loader = make_loader
+
+    to_ray = make_ray_dataset
 
     @property
     def work(self) -> Work:

@@ -6,16 +6,24 @@ Owns what is taken from them, and what is refused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from rayingest.dataset import Batching, Dataset
 from rayingest.errors import ConfigError
-from rayingest.options import Function, KindError, Seed, checked, kind
+from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
+from rayingest.materialize import materialized
+from rayingest.options import Bytes, Function, KindError, Place, Positive, Seed, StorageOptions, checked, kind
 from rayingest.plan.drawn import Sampling
+from rayingest.sources import read_parquet
+from rayingest.sources.common import BLOCK_BYTES, here
+from rayingest.storage.files import Storage
+from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Map, MapBatches, Stage
 from rayingest.transforms.torch_items import Collate, Fetch, FetchTogether, Unpack
+from rayingest.transforms.torch_iterables import Copies, Iterables, Restore
 
 
 def _map_style(value: Any) -> Any:
@@ -38,9 +46,41 @@ def _iterable(value: Any) -> Any:
     return value
 
 
+def _ray_dataset(value: Any) -> Any:
+    import ray.data
+
+    if not isinstance(value, ray.data.Dataset):
+        raise TypeError
+    return value
+
+
+def _factory(value: Any) -> Any:
+    if callable(value):
+        return value
+    return Copies(_iterable(value))
+
+
+def _lengths(value: Any) -> tuple[int, ...]:
+    lengths = tuple(map(operator.index, value))
+    if min(lengths, default=0) < 0:
+        raise ValueError
+    return lengths
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
 MapStyle = Annotated[Any, kind("a map-style dataset: with len() and [index]", _map_style)]
 Sampler = Annotated[Iterable[Any], kind("a sampler, or another iterable of indices", _iterable)]
 BatchSampler = Annotated[Iterable[Any], kind("a batch sampler, or another iterable of lists of indices", _iterable)]
+
+RayDataset = Annotated[Any, kind("a Ray Dataset", _ray_dataset)]
+Factory = Annotated[Any, kind("a function of a shard's number that gives an iterable, or an IterableDataset", _factory)]
+Lengths = Annotated[Sequence[int], kind("a list of how many samples each shard has", _lengths)]
+Version = Annotated[str, kind("a word", _word)]
 
 
 @checked()
@@ -95,6 +135,86 @@ def from_torch(
         return made
     sampling = _sampling(chosen, batch_sampler is not None, dataset, seed)
     return replace(made, sampling=sampling, batching=Batching(1, "short", None) if sampling.in_batches else None)
+
+
+def _one_length_a_shard(given: Mapping[str, Any]) -> None:
+    lengths, shards = given.get("lengths"), given["shards"]
+    if lengths is not None and len(lengths) != shards:
+        raise ConfigError(f"lengths has {len(lengths)} numbers for {shards} shards; give one for each")
+
+
+@checked(_one_length_a_shard)
+def from_torch_iterable(
+    factory: Factory,
+    *,
+    shards: Positive,
+    lengths: Lengths | None = None,
+    version: Version = "",
+    index: Place | None = None,
+    block_bytes: Bytes = 64 << 20,
+    seed: Seed = 0,
+) -> Dataset:
+    """Samples that have to be iterated: `factory(i)` gives the iterable of shard i, a generator or an IterableDataset.
+
+    A sample's parts become fields as those of `from_torch`'s items do. A shard must give the same samples whenever it
+    is iterated: what changes from epoch to epoch belongs into `.map`. It is iterated by whoever reads its blocks, in
+    one thread a process; what follows is done by the decoders, side by side.
+
+    A block is reached by going on from the block before it, by the iterable's `load_state_dict` where it (or its
+    iterator) has one and gives the same samples after it, else by iterating from the shard's begin. So shards of one
+    block are read at no extra cost in any order, larger ones in file order.
+
+    While it is iterated, the global random states of Python, numpy and torch are the shard's own, as if it ran alone in
+    a process with a seed of `seed` and i.
+
+    Args:
+        factory: or an IterableDataset that divides itself by torch's `get_worker_info()`: shard i is a copy, told to be
+            worker i of `shards`. One that does not would give all of its samples in each shard.
+        shards: how many there are.
+        lengths: how many samples of each are taken. Default: all; they are counted once, by iterating all of it, which
+            is kept as other indexes are.
+        version: of the data. With another one it is counted again.
+        index: where to keep what was counted, a file or a folder; default: the user's cache folder.
+        block_bytes: how much of a shard is read at a time.
+        seed: of the random numbers inside, and of others where there is no `.shuffle(seed)`.
+    """
+    source = Iterables(factory, shards, seed)
+    options = {SOURCE: source, LENGTHS: lengths, VERSION: version}
+    return Dataset(
+        "iterables",
+        name_of(factory),
+        None if index is None else here(index),
+        block_bytes,
+        options={name: value for name, value in options.items() if value is not None},
+        stages=(Map(Restore(source)),),
+        seed=seed,
+    )
+
+
+@checked()
+def from_ray(
+    rows: RayDataset,
+    path: Place,
+    *,
+    index: Place | None = None,
+    block_bytes: Bytes = BLOCK_BYTES,
+    storage_options: StorageOptions | None = None,
+) -> Dataset:
+    """The rows of a Ray Dataset, written once to Parquet files below `path`, and read from there ever after.
+
+    Where a run has finished writing, nothing of the Ray Dataset is executed any more, whatever it would give now: for
+    other rows name another path. Files are in the order of its rows, numbered; those of an attempt that failed count
+    for nothing. Ray Data writes them, so all of its nodes must reach the path.
+
+    Args:
+        path: a folder, or a URL that fsspec opens.
+        index: where to keep the index of the files, a file or a folder; default: the user's cache folder.
+        block_bytes: how large row groups are, which are read as wholes.
+        storage_options: for fsspec; never stored.
+    """
+    place, options = here(path).rstrip("/"), dict(storage_options or {})
+    files = materialized(rows, place, Storage(options), block_bytes)
+    return read_parquet(files, index=index, storage_options=options)
 
 
 def _sampling(sampler: Any, in_batches: bool, dataset: Any, seed: int) -> Sampling:

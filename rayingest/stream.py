@@ -22,6 +22,7 @@ from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
 from rayingest.plan.standins import FilledStep
+from rayingest.plan.view import View
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
@@ -180,6 +181,16 @@ Head = tuple[Spans, Rows]
 """A block, and its first samples."""
 
 
+def heads_of(manifest: Manifest, view: View) -> list[Head]:
+    """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""
+    heads = []
+    for block in np.flatnonzero(view.samples)[:_LEARN_BLOCKS]:
+        rows = view.row(block, np.arange(min(_LEARN_SAMPLES, view.samples[block])))
+        ordinals = manifest.first_ordinal[block] + rows
+        heads.append((spans_of(manifest, [int(block)]), Rows(0, np.zeros_like(rows), rows, ordinals)))
+    return heads
+
+
 @dataclass(frozen=True)
 class Stream:
     """One rank's stream of batches: what is done, on which data, in which order.
@@ -197,14 +208,8 @@ class Stream:
         return spans_of(self.manifest, blocks)
 
     def heads(self) -> list[Head]:
-        """From which the schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""
-        view = self.planner.view
-        heads = []
-        for block in np.flatnonzero(view.samples)[:_LEARN_BLOCKS]:
-            rows = view.row(block, np.arange(min(_LEARN_SAMPLES, view.samples[block])))
-            ordinals = self.manifest.first_ordinal[block] + rows
-            heads.append((self.spans([int(block)]), Rows(0, np.zeros_like(rows), rows, ordinals)))
-        return heads
+        """From which the schema is learnt."""
+        return heads_of(self.manifest, self.planner.view)
 
     def place(self, block: int) -> tuple[str, int]:
         """The shard, as it may be shown, and the beginning of a block in it."""

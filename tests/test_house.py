@@ -34,6 +34,8 @@ FLOOR = {
     "sources": 4,
     "interop": 4,
     "loading": 4,
+    "exporting": 4,
+    "materialize": 4,
     "surveying": 4,
     "summary": 4,
     "config": 4,

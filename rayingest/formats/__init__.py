@@ -17,6 +17,7 @@ FORMATS = (
     "hdf5",
     "images",
     "indices",
+    "iterables",
     "json_lines",
     "lance",
     "litdata",

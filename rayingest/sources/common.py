@@ -33,16 +33,16 @@ def described(
     """What a reader gives, for arguments that are held to their kinds; `options` are the format's, None for its own."""
     return Dataset(
         format_name,
-        _here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(_here, urls)),
-        None if index is None else _here(index),
+        here(urls) if isinstance(urls, (str, os.PathLike)) else tuple(map(here, urls)),
+        None if index is None else here(index),
         block_bytes,
         storage_options=dict(storage_options or {}),
-        cache=DiskCache(_here(cache_dir), cache_bytes) if cache_dir is not None and cache_bytes else None,
+        cache=DiskCache(here(cache_dir), cache_bytes) if cache_dir is not None and cache_bytes else None,
         options={name: value for name, value in (options or {}).items() if value is not None},
     )
 
 
-def _here(url: str | os.PathLike[str]) -> str:
+def here(url: str | os.PathLike[str]) -> str:
     """A relative path made absolute: whoever makes the loader may stand elsewhere, as workers of Ray Train do."""
     text = os.fspath(url)
     if "://" in text or "::" in text or not text.strip() or text.startswith("pipe:"):

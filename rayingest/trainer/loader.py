@@ -50,7 +50,8 @@ class Loader:
     """One rank's batches as dicts of tensors, in order.
 
     Each `for` is one pass: the first after `load_state_dict` finishes the interrupted epoch, every other begins the
-    next epoch from its start; leaving a pass early gives up the rest of its epoch. One pass runs at a time.
+    next epoch from its start; leaving a pass early gives up the rest of its epoch. One pass runs at a time. An iterator
+    that is asked for nothing is no pass: frameworks make some, to see whether it can be done.
 
     Args:
         source: where batches come from; the loader closes it, also when this call fails.
@@ -101,7 +102,7 @@ class Loader:
         self._steps = plan.steps_per_epoch
         self._position: Position = (0, 0)  # of what the loop has received
         self._due: Position | None = None  # what `_batches` gives next; None: the source must be started
-        self._pass_epoch: int | None = None  # of the last pass begun; None: the next one begins at `_position`
+        self._pass_epoch: int | None = None  # of the last pass asked; None: the next one begins at `_position`
         self._pass_number = 0  # of the one pass that may run
         self._pass_ended = ""  # why those before it may not
         self._timer = StepTimer(clock, span)
@@ -183,7 +184,7 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Values]:
-        """Begin a pass. It is begun by this call, not by the first batch: ranks that are asked unevenly stay together.
+        """Begin a pass: its batches are made from now on, and it counts once one is asked for.
 
         Raises:
             IngestError: the loader is closed.
@@ -197,7 +198,7 @@ class Loader:
             self._batches.reset()
             self._source.start(epoch, step)
             self._due = (epoch, step)
-        self._pass_epoch = epoch
+        self._pass_epoch = None
         self._position = (epoch, step) if self._steps else (epoch + 1, 0)
         return _Pass(self, self._pass_number, done=not self._steps)
 
@@ -209,6 +210,8 @@ class Loader:
         self._check_open()
         if running.number != self._pass_number:
             raise RuntimeError(f"this iterator is over: {self._pass_ended}")
+        if self._pass_epoch is None:
+            self._pass_epoch = self.epoch
         try:
             position, values = self._batches.next()
             if position != self._due:

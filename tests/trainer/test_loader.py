@@ -185,14 +185,18 @@ def test_zipped_loaders_stay_together(make, steps):
         assert {(loader.epoch, loader.step) for loader in loaders} == {(number + 1, 0)}
 
 
-def test_an_iterator_never_asked_is_a_pass(make):
-    """`iter` begins the pass: the position is its start, and the next one is the next epoch."""
-    loader, _ = make()
+def test_an_iterator_never_asked_is_no_pass(make):
+    """The next one begins where it did, and the source is not started again; one that was asked once is a pass."""
+    loader, source = make()
     loader.load_state_dict(Plan().state(2, 3))
-    iter(loader)
+    idle = iter(loader)
     assert (loader.epoch, loader.step) == (2, 3)
-    iter(loader)
-    assert (loader.epoch, loader.step) == (3, 0)
+    assert xs(loader) == epoch_of(2, 3)
+    assert source.starts == [(2, 3)]
+    with pytest.raises(RuntimeError, match="newer iterator"):
+        next(idle)
+    next(iter(loader))
+    assert xs(loader) == epoch_of(4)
 
 
 def test_an_epoch_without_steps_passes(make):

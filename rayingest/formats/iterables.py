@@ -1,0 +1,95 @@
+"""Data sets that are iterated: no files, but an iterable a shard, which gives its samples one after the other.
+
+Owns how many of a shard's samples are a block, in calls of `next`; the last block of a shard whose samples were counted
+has one call more, which finds the end. How shards are iterated, and what is in a sample, is known to the `source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import DataError
+from rayingest.formats.columns import bytes_column
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_samples, raw_table
+from rayingest.plan.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.urls import Listing, Urls
+
+SAMPLE = "sample"
+"""The column of samples, in whatever form the source gives them."""
+
+SOURCE, LENGTHS, VERSION = "source", "lengths", "version"
+"""The options: who iterates; how many samples each shard has, where they need not be counted; the data's version."""
+
+_LOOKED_AT = 16
+
+
+class Source(Protocol):
+    """Iterates shards, which have numbers."""
+
+    @property
+    def shards(self) -> int: ...
+
+    def sizes(self, shard: int, most: int | None) -> np.ndarray:
+        """int64: what each of the shard's samples takes in memory, of the first `most` or of all."""
+
+    def take(self, shard: int, begin: int, end: int) -> list[bytes]:
+        """The shard's samples from `begin` to `end`, fewer where it has ended before. DataError names what failed."""
+
+
+class _Iterables(Format):
+    name = "iterables"
+    suffixes = ()
+    option_names = (SOURCE, LENGTHS, VERSION)
+
+    def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
+        """So many as the source has, by their numbers."""
+        count = _source(options).shards
+        sizes = tuple(options.get(LENGTHS) or [0] * count)
+        return Listing(f"{urls}/", tuple(map(str, range(count))), sizes, (options.get(VERSION, ""),) * count)
+
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        source, number = _source(shard.options), _number(shard)
+        if LENGTHS not in shard.options:
+            sizes = source.sizes(number, None)
+            return _blocks(sizes, block_bytes, len(sizes) + 1)
+        some = source.sizes(number, min(_LOOKED_AT, shard.size))
+        return _blocks(np.full(shard.size, some.mean() if len(some) else 0, np.int64), block_bytes, shard.size)
+
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+        """Columns `sample` and `__offset__`, the sample's number in its shard."""
+        tables = []
+        for begin, end, samples in blocks:
+            taken = _source(shard.options).take(_number(shard), begin, end)
+            try:
+                check_samples(shard, (begin, end, samples), len(taken))
+            except DataError as error:
+                raise error.saying(f"{error.reason}; with another version= it is counted again") from None
+            offsets = pa.array(np.arange(begin, begin + samples))
+            tables.append(raw_table(shard, {SAMPLE: bytes_column(taken), OFFSET: offsets}))
+        return tables
+
+
+FORMAT = _Iterables()
+
+
+def _source(options: Options) -> Source:
+    return cast(Source, options[SOURCE])
+
+
+def _number(shard: Shard) -> int:
+    return int(shard.url.rpartition("/")[2])
+
+
+def _blocks(sizes: np.ndarray, block_bytes: int, calls: int) -> ShardBlocks:
+    """Samples of these sizes in blocks of about so many bytes; `calls`: where the last of them ends."""
+    if not len(sizes):
+        return ShardBlocks(*np.zeros((4, 0), np.int64))
+    first = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // block_bytes, prepend=-1))
+    samples = np.diff(first, append=len(sizes))
+    ends = np.append(first[1:], calls)
+    return ShardBlocks(first, ends, samples, np.add.reduceat(sizes, first))
