@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any
 
-from rayingest.dataset import Batching, Dataset
+from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
 from rayingest.options import Function, KindError, Seed, checked, kind
+from rayingest.ordering import Batching
 from rayingest.plan.drawn import Sampling
 from rayingest.transforms.stages import Map, MapBatches, Stage
 from rayingest.transforms.torch_items import Collate, Fetch, FetchTogether, Unpack
