@@ -53,6 +53,11 @@ def _one_length(given: Mapping[str, Any]) -> None:
         raise ConfigError("an epoch is samples=... long, or passes=...: give one of them")
 
 
+def _one_limit(given: Mapping[str, Any]) -> None:
+    if (given.get("size") is None) == (given.get("max_tokens") is None):
+        raise ConfigError("a batch is of so many samples, as in batch(256), or of max_tokens=...: give one of them")
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`.
@@ -214,20 +219,24 @@ class Dataset:
         self._refuse_beside_sampler("shuffle")
         return replace(self, shuffling=Shuffle(seed, window, lanes))
 
-    @checked()
+    @checked(_one_limit)
     def batch(
         self,
-        size: Positive,
+        size: Positive | None = None,
         *,
+        max_tokens: Positive | None = None,
         partial: Annotated[str, one_of(*PARTIALS)] = "drop",
         collate: Function | None = None,
         bucketed: Flag = False,
         pad: Padding | None = None,
     ) -> Dataset:
-        """Take `size` samples a step, all ranks together.
+        """Take `size` samples a step, all ranks together, or as many as `max_tokens` hold.
 
         Args:
             size: the global batch; each rank gets its slice of it.
+            max_tokens: instead, any number of samples a rank: in each window those of similar `length`, as many as,
+                padded to the longest, come to no more than this. All ranks have as many steps; the plan is one for this
+                number of ranks, and a state is refused by another number.
             partial: what to do with the samples left at the end: "drop" them, "pad" the batch with repeats flagged by
                 `__valid__`, or give a "short" batch.
             collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
@@ -238,18 +247,21 @@ class Dataset:
         """
         if self.sampling is not None and self.sampling.in_batches:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
-        if bucketed:
-            self._refuse_beside_sampler("batch(bucketed=True)")
+        if bucketed or max_tokens is not None:
+            self._refuse_beside_sampler("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         if pad and (collate is not None or self.collate is not None):
             raise ConfigError("batch(pad=...) is for batches that are not made by a collate function: leave one out")
-        return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {})))
+        return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {}), max_tokens))
 
     @property
     def needs_lengths(self) -> bool:
         """Whether the order depends on them."""
-        return self.packing is not None or (self.batching is not None and self.batching.bucketed)
+        batching = self.batching
+        return self.packing is not None or (
+            batching is not None and (batching.bucketed or batching.max_tokens is not None)
+        )
 
     loader = make_loader
 

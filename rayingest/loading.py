@@ -151,7 +151,7 @@ def make_loader(
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
-    if dataset.sampling is None:
+    if dataset.sampling is None and dataset.batching.size is not None:
         check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
     on_ray = workers != 0 or pool is not None
     if on_ray:
@@ -161,10 +161,10 @@ def make_loader(
     known = survey(dataset, dataset.index_cache(), ranks.rank, on_ray)
     planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
-    if skip and dataset.packing is not None:
+    if skip and isinstance(planner, GroupedPlanner):
         raise ConfigError(
-            "on_error='skip' beside .pack: a stand-in would not be as long as the sample that it stands in for; leave "
-            "bad samples out with .filter"
+            "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
+            "it stands in for; leave bad samples out with .filter"
         )
     work = dataset.work
     work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
@@ -237,7 +237,7 @@ def _steps_ahead(stream: Stream, world_size: int) -> int:
     small steps to go together.
     """
     order = stream.planner.order
-    rows = max(1, order.batch // world_size)
+    rows = max(1, order.step_samples // world_size)
     window = order.window_steps if stream.manifest.num_blocks > 1 else 0
     return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), window // 2)
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 from rayingest.errors import ConfigError
 from rayingest.options import KindError, kind
+from rayingest.plan.budget import Budget
 from rayingest.plan.calendar import Calendar
 from rayingest.plan.drawn import DrawnPlanner, Draws
-from rayingest.plan.grouped import GroupedOrder, GroupedPlanner
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.grouped_order import GroupedOrder
+from rayingest.plan.groups import Grouping
 from rayingest.plan.manifest import Population
 from rayingest.plan.order import Order
 from rayingest.plan.packing import Packing
@@ -39,13 +40,14 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Batching:
-    """How samples are put together; `size` counts all ranks' rows of a step."""
+    """How samples are put together; `size` counts all ranks' rows of a step, None where `max_tokens` limits each's."""
 
-    size: int
+    size: int | None
     partial: str
     collate: Callable[[list[dict[str, Any]]], Any] | None
     bucketed: bool = False
     pad: Mapping[str, Pad] = field(default_factory=dict)
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,21 +90,22 @@ def resolve_order(dataset: Dataset, data: Population) -> Order:
         lacks = ".length(field) before it" if dataset.lengths is None else ".shuffle(), whose windows it works in"
         raise ConfigError(f"batch(bucketed=True) needs {lacks}")
     how = {} if shuffling is None else vars(shuffling)
+    assert batching.size is not None
     return Order.resolve(data, batch=batching.size, partial=batching.partial, **how)
 
 
 def make_planner(dataset: Dataset, known: Surveyed, rank: int, world_size: int, uneven: bool) -> Planner:
     """A rank's part of the order for this data. Raises ConfigError."""
     manifest, mine = known.manifest, (rank, world_size, uneven)
-    if dataset.packing is not None:
+    batching = _batching(dataset)
+    if dataset.packing is not None or batching.max_tokens is not None:
+        grouped = _grouped_order(dataset, batching, known, world_size)
         assert known.lengths is not None
-        packed = _packed_order(dataset, dataset.packing, known.lengths, known)
-        return GroupedPlanner(manifest, packed, known.lengths, *mine, view=known.view)
+        return GroupedPlanner(manifest, grouped, known.lengths, *mine, view=known.view)
     if dataset.sampling is None:
         order = resolve_order(dataset, known.view)
         calendar = Calendar.resolve(order, **dataset.epoch_length)
         return Planner(manifest, order, *mine, view=known.view, calendar=calendar, lengths=known.lengths)
-    batching = _batching(dataset)
     draws = Draws(dataset.sampling, manifest.num_samples, None if dataset.sampling.in_batches else batching.size)
     order = draws.order(batching.partial)
     return DrawnPlanner(manifest, order, draws, *mine, calendar=Calendar.resolve(order, **dataset.epoch_length))
@@ -114,19 +117,36 @@ def _batching(dataset: Dataset) -> Batching:
     return dataset.batching
 
 
-def _packed_order(dataset: Dataset, packed: Packed, lengths: np.ndarray, known: Surveyed) -> GroupedOrder:
-    batching = _batching(dataset)
+def _grouped_order(dataset: Dataset, batching: Batching, known: Surveyed, world_size: int) -> GroupedOrder:
+    """The order of packed rows, or of batches of limited size. Raises ConfigError for what does not go with them."""
+    packed = dataset.packing
+    me = "pack" if packed is not None else "batch(max_tokens=...)"
     others = {
         "epoch(...)": dataset.epoch_length,
         "batch(bucketed=True)": batching.bucketed,
-        "batch(collate=...)": batching.collate,
+        "batch(collate=...)": packed is not None and batching.collate,
+        "batch(max_tokens=...)": packed is not None and batching.max_tokens,
     }
     for other in [name for name, given in others.items() if given]:
-        raise ConfigError(f"pack beside {other}: how rows are made, and how many there are, is pack's; leave one out")
-    for name, pad in batching.pad.items():
+        raise ConfigError(f"{me} beside {other}: which samples come together, and how many, is {me}'s; leave one out")
+    if known.lengths is None:
+        raise ConfigError(f"{me} needs .length(field) before it")
+    how = {} if dataset.shuffling is None else vars(dataset.shuffling)
+    if packed is not None:
+        _check_packed_pads(packed, batching.pad)
+        assert batching.size is not None
+        grouping: Grouping = packed.rows
+        size = batching.size
+    else:
+        assert batching.max_tokens is not None
+        multiple = max((pad.multiple_of for pad in batching.pad.values()), default=1)
+        grouping, size = Budget(batching.max_tokens, world_size, multiple), world_size
+    return GroupedOrder.over(known.view, known.lengths, grouping, batch=size, partial=batching.partial, **how)
+
+
+def _check_packed_pads(packed: Packed, pads: Mapping[str, Pad]) -> None:
+    for name, pad in pads.items():
         if name not in packed.fields:
             raise ConfigError(f"pad: field {name!r} is not packed; packed are {', '.join(map(repr, packed.fields))}")
         if pad != Pad(value=pad.value):
             raise ConfigError(f"pad: of packed field {name!r} only the value can be said, as in ri.Pad(value=-100)")
-    how = {} if dataset.shuffling is None else vars(dataset.shuffling)
-    return GroupedOrder.over(known.view, lengths, packed.rows, batch=batching.size, partial=batching.partial, **how)

@@ -70,7 +70,7 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
         dataset = loaded.dataset()
         cache = dataset.index_cache()
         known = _surveyed(dataset, cache, on_ray)
-        planner = dataset.planner(known, 0, 1, uneven=False)
+        planner = dataset.planner(known, 0, world_size, uneven=True)
         beside = bool(known.limits) or known.lengths is not None or not planner.calendar.is_plain
         version = order_version(beside, isinstance(planner, GroupedPlanner))
         _print_rows({**_data_rows(known, cache), **_order_rows(planner, version, world_size)})
@@ -172,9 +172,9 @@ def _order_rows(planner: Planner, version: int, world_size: int) -> dict[str, li
     left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
     steps = f"{planner.steps_in(0):,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"
     if isinstance(planner, GroupedPlanner):
-        how += f", {planner.order.packing}"
+        how += f", {planner.order.grouping}"
         steps = (
-            f"{planner.steps_in(0):,} in the first epoch, of {order.batch:,} packed rows, {planner.filled(0):.1%} "
+            f"{planner.steps_in(0):,} in the first epoch, of {order.batch:,} {planner.what}, {planner.filled(0):.1%} "
             f"filled; partial {order.partial}"
         )
     return {

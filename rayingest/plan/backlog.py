@@ -71,7 +71,7 @@ class Backlog:
             return []
         size = len(work) if work.size is None else work.size
         self.longest = max(self.longest, size)
-        count = 1 if self._whole_steps else -(-len(work) // self._pace.task_rows)
+        count = 1 if self._whole_steps else min(len(work), -(-size // self._pace.task_rows))
         cut = []
         for rows in np.array_split(np.arange(len(work)), count):
             piece = Piece(self.walked, rows, work.block[rows], size / len(work))

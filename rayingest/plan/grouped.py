@@ -1,4 +1,4 @@
-"""Orders whose rows are groups of samples, put together by length: packed rows.
+"""Orders of groups of samples, put together by length: packed rows, and batches of limited size.
 
 Owns the cycle as a row of groups. The cycle's sequence of samples is cut into windows of about equal size; those of a
 window are permuted by key and grouped, as a function of their lengths, and the groups are permuted by another key.
@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from rayingest.errors import ConfigError
 from rayingest.plan.batching import bounds
+from rayingest.plan.grouped_order import GroupedOrder
+from rayingest.plan.groups import Groups
 from rayingest.plan.keys import fold, permutation
 from rayingest.plan.layout import Layout
 from rayingest.plan.manifest import Manifest
-from rayingest.plan.order import Order, default_window
-from rayingest.plan.packing import Groups, Packing
+from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.view import View
 
@@ -30,66 +31,6 @@ _KEPT = 2
 """Windows and cycles: a step may take groups of two windows, and reading runs ahead across a cycle's end."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class GroupedOrder(Order):
-    """An order of groups: `batch` of them a step; windows are of up to `window` samples.
-
-    `window_steps` is how many steps a window makes on the average, `total_length` that of all samples. `steps`,
-    `full_steps` and `tail` mean nothing here.
-    """
-
-    window: int
-    packing: Packing
-    total_length: int
-
-    def __str__(self) -> str:
-        return f"{self.packing}, windows of {self.window}"
-
-    @property
-    def window_samples(self) -> int:
-        return self.window
-
-    @classmethod
-    def over(
-        cls,
-        view: View,
-        lengths: np.ndarray,
-        packing: Packing,
-        *,
-        batch: int,
-        partial: str,
-        seed: int | None = None,
-        window: int | None = None,
-        lanes: int | None = None,
-    ) -> GroupedOrder:
-        """The order over a view's samples of these lengths, by ordinal. Raises ConfigError."""
-        if lanes not in (None, 1):
-            raise ConfigError(f"lanes={lanes}: packed rows come from one lane; leave it out")
-        total = 0
-        for ordinals in view.ordinals():
-            some = lengths[ordinals]
-            total += int(some.sum(dtype=np.int64))
-            if not packing.cut and some.max() > packing.length:
-                raise _too_long(ordinals, some, packing.length)
-        if not total:
-            raise ConfigError("all samples have length 0: there is nothing to pack")
-        step_samples = max(1, round(view.num_samples * batch * packing.length / total))
-        if window is None:
-            window = default_window(view, step_samples)
-        window = max(1, min(window, view.num_samples))
-        steps = -(-window // step_samples)
-        return cls(view.num_samples, batch, partial, seed, 1, steps, window, packing, total)
-
-
-def _too_long(ordinals: np.ndarray, lengths: np.ndarray, longest: int) -> ConfigError:
-    places = np.flatnonzero(lengths > longest)
-    others = f", and {len(places) - 1:,} more around it are" if len(places) > 1 else ""
-    return ConfigError(
-        f"sample {ordinals[places[0]]} is {lengths[places[0]]:,} long, more than a packed row of {longest:,}{others}: "
-        "cut samples (cut=True), shorten them in .map, leave them out with .filter, or take a longer row"
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +62,10 @@ class _Window:
 
 
 class GroupedPlanner(Planner):
-    """One rank's part of an order of groups: rows [r B / W, (r + 1) B / W) of every step's B packed rows."""
+    """One rank's part of an order of groups: rows [r B / W, (r + 1) B / W) of every step's B packed rows.
+
+    Or one of the W batches of limited size that each step has.
+    """
 
     order: GroupedOrder
 
@@ -144,21 +88,26 @@ class GroupedPlanner(Planner):
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
         if not self.steps_in(0):
             raise ConfigError(
-                f"{self.groups_in(0)} packed rows are less than one global batch of {order.batch}: nothing would be "
+                f"{self.groups_in(0)} {self.what} are less than one global batch of {order.batch}: nothing would be "
                 "left; make the batch smaller, or take partial='pad' or 'short'"
             )
+
+    @property
+    def what(self) -> str:
+        """What the groups are."""
+        return "packed rows" if isinstance(self.order.grouping, Packing) else "batches for a rank"
 
     def steps_in(self, epoch: int) -> int:
         groups = self.groups_in(epoch)
         return groups // self.order.batch + (self.order.partial != "drop" and groups % self.order.batch > 0)
 
     def groups_in(self, cycle: int) -> int:
-        """How many packed rows a cycle has."""
+        """How many packed rows, or batches for a rank, a cycle has."""
         return int(self._first_groups(cycle)[-1])
 
     def filled(self, cycle: int) -> float:
-        """Which part of a cycle's packed rows is filled, 0 to 1."""
-        return self.order.total_length / (self.groups_in(cycle) * self.order.packing.length)
+        """Which part of what a cycle's groups may hold is filled, 0 to 1."""
+        return self.order.total_length / (self.groups_in(cycle) * self.order.grouping.limit)
 
     def run(self, epoch: int, step: int, count: int) -> list[Picks]:
         return [self.picks(epoch, step)]
@@ -176,33 +125,21 @@ class GroupedPlanner(Planner):
         numbers = np.where(valid, wanted, groups - 1 - (wanted - groups) % groups)
         # Where a rank has no row, one is still named, whose fields give the empty batch its columns.
         parts = [self._part(epoch, step, *some) for some in self._by_window(epoch, numbers, first)]
-        row, place, block, in_block, ordinal, length, until, window_begin, window_end, begin_, end_ = (
-            np.concatenate(columns) for columns in zip(*parts, strict=True)
-        )
-        _, which, sample = np.unique(ordinal, return_index=True, return_inverse=True)
-        pieces = np.argsort(row, kind="stable") if len(numbers) else np.zeros(0, np.int64)
-        layout = Layout(
-            self.order.packing.length,
-            len(numbers),
-            valid,
-            *(column[pieces] for column in (row, sample, begin_, end_)),
-        )
-        return Picks(
-            epoch,
-            step,
-            epoch,
-            len(numbers),
-            block[which],
-            in_block[which],
-            ordinal[which],
-            np.ones(len(which), bool),
-            _latest(block[which], until[which]),
-            place[which],
-            window_begin[which],
-            window_end[which],
-            length[which],
-            layout,
-        )
+        pieces = _Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        if isinstance(self.order.grouping, Packing):
+            return self._packed(epoch, step, pieces, valid, self.order.grouping.limit)
+        taken = valid[pieces.row] if len(numbers) else np.ones(len(pieces.row), bool)
+        return _picks(epoch, step, len(pieces.row) if len(numbers) else 0, pieces, taken, size=1)
+
+    def _packed(self, epoch: int, step: int, pieces: _Pieces, valid: np.ndarray, limit: int) -> Picks:
+        """Each sample once, and a layout that says where its pieces are."""
+        _, which, sample = np.unique(pieces.ordinal, return_index=True, return_inverse=True)
+        in_order = np.argsort(pieces.row, kind="stable") if len(valid) else np.zeros(0, np.int64)
+        where = pieces.row, sample, pieces.begin, pieces.end
+        layout = Layout(limit, len(valid), valid, *(column[in_order] for column in where))
+        once = _Pieces(*(column[which] for column in vars(pieces).values()))
+        picks = _picks(epoch, step, len(valid), once, np.ones(len(which), bool), size=max(1, len(valid)))
+        return replace(picks, length=once.length, layout=layout)
 
     def _by_window(
         self, cycle: int, numbers: np.ndarray, otherwise: int
@@ -222,20 +159,24 @@ class GroupedPlanner(Planner):
         """Of every piece of these groups: its group's row, where its sample lies, and what part of it it is."""
         pieces, counts = window.pieces(numbers)
         sample = window.groups.sample[pieces]
-        columns = (window.place, window.block, window.row, window.ordinal, window.length)
+        columns = (window.block, window.row, window.ordinal, window.length, window.place)
         # A row of padding may repeat a block that is past.
         until = np.maximum(window.until[sample], step + 1)
-        begin, end = np.broadcast_to(np.array([[window.begin], [window.end]]), (2, len(pieces)))
+        bounds_ = np.broadcast_to(np.array([[window.begin], [window.end]]), (2, len(pieces)))
         parts = window.groups.begin[pieces], window.groups.end[pieces]
-        return np.repeat(rows, counts), *(column[sample] for column in columns), until, begin, end, *parts
+        return np.repeat(rows, counts), *(column[sample] for column in columns), until, *bounds_, *parts
 
     def _first_groups(self, cycle: int) -> np.ndarray:
         """int64[windows + 1]: how many groups there are before each window of a cycle, and in all of it."""
 
         def counted() -> np.ndarray:
             windows = zip(self._window_begins[:-1], self._window_begins[1:], strict=True)
-            count = self.order.packing.count
-            counts = [count(self._of[self.locate(cycle, np.arange(begin, end))[2]]) for begin, end in windows]
+            grouping, counts = self.order.grouping, []
+            for begin, end in windows:
+                lengths = self._of[self.locate(cycle, np.arange(begin, end))[2]]
+                counts.append(grouping.count(lengths))
+            # The last window makes the ranks' numbers of steps equal, where groups can be split.
+            counts[-1] = min(counts[-1] + -sum(counts) % self.order.batch, grouping.most(lengths))
             return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
         return _kept(self._firsts, 0 if self.order.seed is None else cycle, counted)
@@ -250,7 +191,7 @@ class GroupedPlanner(Planner):
                 turn = permutation(last - first, fold("groups", self.order.seed, cycle, number))
             block, row, ordinal = self.locate(cycle, place)
             length = self._of[ordinal].astype(np.int64)
-            groups = self.order.packing.groups(length)
+            groups = self.order.grouping.groups(length, last - first)
             step = np.empty(len(groups), np.int64)
             step[turn] = (first + np.arange(len(turn))) // self.order.batch
             last_step = np.zeros(end - begin, np.int64)
@@ -259,6 +200,30 @@ class GroupedPlanner(Planner):
             return _Window(begin, end, first, turn, groups, place, block, row, ordinal, length, until)
 
         return _kept(self._windows, (cycle, number), made)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Pieces of samples, with the rank's group that each is in (`row`); the rest is of its sample."""
+
+    row: np.ndarray
+    block: np.ndarray
+    in_block: np.ndarray
+    ordinal: np.ndarray
+    length: np.ndarray
+    place: np.ndarray
+    until: np.ndarray
+    window_begin: np.ndarray
+    window_end: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+
+def _picks(epoch: int, step: int, rows: int, pieces: _Pieces, valid: np.ndarray, size: int) -> Picks:
+    until = _latest(pieces.block, pieces.until)
+    window = pieces.window_begin, pieces.window_end
+    where = pieces.block, pieces.in_block, pieces.ordinal
+    return Picks(epoch, step, epoch, rows, *where, valid, until, pieces.place, *window, size=size)
 
 
 def _latest(block: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -92,6 +92,11 @@ class Order:
         return self.window_steps * self.batch
 
     @property
+    def step_samples(self) -> int:
+        """Samples of a step, all ranks together."""
+        return self.batch
+
+    @property
     def full_steps(self) -> int:
         """Steps of a cycle in which every row is a sample of its own."""
         return self.samples // self.batch

@@ -13,42 +13,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Groups:
-    """Groups of pieces of samples: group g has pieces `begins[g]` to `begins[g + 1]`, in order.
-
-    A piece is what lies from `begin` to `end` in sample number `sample` of those whose lengths were given. int64 all.
-    """
-
-    begins: np.ndarray
-    sample: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begins) - 1
+from rayingest.plan.groups import Groups
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Groups of at most `length`; samples are cut for it or, without `cut`, must be no longer than that."""
+    """Groups of at most `limit`; samples are cut for it or, without `cut`, must be no longer than that."""
 
-    length: int
+    limit: int
     cut: bool
 
     def __str__(self) -> str:
-        return f"{'cut' if self.cut else 'best fit'} at {self.length}"
+        return f"{'cut' if self.cut else 'best fit'} at {self.limit}"
+
+    @property
+    def longest(self) -> int | None:
+        return None if self.cut else self.limit
 
     def count(self, lengths: np.ndarray) -> int:
-        """How many groups samples of these lengths make, in whatever order they come."""
         if self.cut:
-            return -(-int(lengths.sum(dtype=np.int64)) // self.length)
-        return sum(groups for room, _, _, groups in _fits(lengths, self.length) if room == self.length)
+            return -(-int(lengths.sum(dtype=np.int64)) // self.limit)
+        return sum(groups for room, _, _, groups in _fits(lengths, self.limit) if room == self.limit)
 
-    def groups(self, lengths: np.ndarray) -> Groups:
-        """The groups of samples of these lengths, in this order."""
-        return _cut(lengths, self.length) if self.cut else _best_fit(lengths, self.length)
+    def most(self, lengths: np.ndarray) -> int:
+        return self.count(lengths)  # a row is always as full as it can be
+
+    def groups(self, lengths: np.ndarray, count: int | None = None) -> Groups:
+        return _cut(lengths, self.limit) if self.cut else _best_fit(lengths, self.limit)
+
+    def too_long(self, length: int) -> str:
+        return (
+            f"is {length:,} long, more than a packed row of {self.limit:,}: cut samples (cut=True), shorten them in "
+            ".map, leave them out with .filter, or take a longer row"
+        )
 
 
 def _cut(lengths: np.ndarray, limit: int) -> Groups:
@@ -78,11 +75,7 @@ def _best_fit(lengths: np.ndarray, limit: int) -> Groups:
         for _ in range(each):
             group_of += chosen
         open_groups.setdefault(room - each * length, []).extend(chosen)
-    group = np.array(group_of, np.int64)
-    in_order = np.lexsort((longest_first, group))
-    sample = longest_first[in_order]
-    begins = np.searchsorted(group[in_order], np.arange(count + 1))
-    return Groups(begins, sample, np.zeros_like(sample), lengths[sample].astype(np.int64))
+    return Groups.of_whole(np.array(group_of, np.int64), longest_first, lengths)
 
 
 def _fits(lengths: np.ndarray, limit: int) -> Iterator[tuple[int, int, int, int]]:

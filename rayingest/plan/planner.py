@@ -36,8 +36,9 @@ class Picks:
     permuted: with a part of its neighbour where it is one of a lane's ends and shorter than a window is, and everything
     in file order.
 
-    Where `rows` are groups of samples, each sample that is in one or more of them is named once: `length` (int64) is
-    how long it must be found to be, `layout` says what of it is where.
+    Where `rows` are packed, each sample that is in one or more of them is named once: `length` (int64) is how long it
+    must be found to be, `layout` says what of it is where. `size` is what the step's cost is told in, where that is not
+    its samples.
     """
 
     epoch: int
@@ -54,11 +55,7 @@ class Picks:
     window_end: np.ndarray
     length: np.ndarray | None = None
     layout: Layout | None = None
-
-    @property
-    def size(self) -> int | None:
-        """What the step's cost is told in, where that is not its samples."""
-        return None if self.layout is None else max(1, self.layout.rows)
+    size: int | None = None
 
 
 class Planner:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from rayingest.plan import keys
-from rayingest.plan.grouped import GroupedOrder, GroupedPlanner
+from rayingest.plan.budget import Budget
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.grouped_order import GroupedOrder
 from rayingest.plan.manifest import Manifest, ShardBlocks
 from rayingest.plan.order import Order
 from rayingest.plan.packing import Packing
@@ -112,6 +114,13 @@ def compute_grouped() -> dict[str, Any]:
         assert picks.layout is not None
         pieces = (picks.layout.row, picks.ordinal[picks.layout.sample], picks.layout.begin, picks.layout.end)
         found[f"{name}, defaults"] = [str(order), planner.steps_in(0), planner.steps_in(1), _digest(*pieces)]
+    for ranks in (1, 3):
+        order = GroupedOrder.over(
+            View.whole(small), of_small, Budget(20, ranks, 2), batch=ranks, partial="drop", seed=17, window=16
+        )
+        ranked = [GroupedPlanner(small, order, of_small, rank, ranks) for rank in range(ranks)]
+        steps = [(e, s) for e in (0, 1) for s in range(ranked[0].steps_in(e))]
+        found[f"budget, {ranks}"] = [str(order), [[p.picks(e, s).ordinal.tolist() for p in ranked] for e, s in steps]]
     return found
 
 
