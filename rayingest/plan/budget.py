@@ -32,6 +32,10 @@ class Budget:
         return f"at most {self.limit} padded tokens{of}, planned for {self.ranks} rank(s)"
 
     @property
+    def by_length(self) -> bool:
+        return True
+
+    @property
     def longest(self) -> int:
         return self.limit // self.multiple_of * self.multiple_of
 

@@ -1,10 +1,11 @@
 """Orders of groups of samples, put together by length: packed rows, and batches of limited size.
 
 Owns the cycle as a row of groups. The cycle's sequence of samples is cut into windows of about equal size; those of a
-window are permuted by key and grouped, as a function of their lengths, and the groups are permuted by another key.
-Nothing passes from one window to the next, so any step can be had without those before it; only how many groups there
-are before a window must be known, which is counted once a cycle. How many steps a cycle has depends on which samples
-meet in its windows, and so differs from cycle to cycle: steps are asked for by epoch.
+window are permuted by key and grouped, as a function of their lengths; groups that come sorted by that are permuted by
+another key. Rows that are cut from permuted samples are not: pieces of a sample stay together, so that it is decoded
+for one step as a rule. Nothing passes from one window to the next, so any step can be had without those before it;
+only how many groups there are before a window must be known, which is counted once a cycle. How many steps a cycle has
+depends on which samples meet in its windows, and so differs from cycle to cycle: steps are asked for by epoch.
 """
 
 from __future__ import annotations
@@ -188,6 +189,7 @@ class GroupedPlanner(Planner):
             place, turn = np.arange(begin, end, dtype=np.int64), np.arange(last - first)
             if self.order.seed is not None:
                 place = begin + permutation(end - begin, fold("window", self.order.seed, cycle, 0, number))
+            if self.order.seed is not None and self.order.grouping.by_length:
                 turn = permutation(last - first, fold("groups", self.order.seed, cycle, number))
             block, row, ordinal = self.locate(cycle, place)
             length = self._of[ordinal].astype(np.int64)

@@ -40,6 +40,10 @@ class Grouping(Protocol):
         """How much a group holds, in the samples' own measure."""
 
     @property
+    def by_length(self) -> bool:
+        """Whether groups come in an order of lengths, and so have to be mixed, however samples were."""
+
+    @property
     def longest(self) -> int | None:
         """The longest sample that a group can hold, None for any."""
 

@@ -27,6 +27,10 @@ class Packing:
         return f"{'cut' if self.cut else 'best fit'} at {self.limit}"
 
     @property
+    def by_length(self) -> bool:
+        return not self.cut
+
+    @property
     def longest(self) -> int | None:
         return None if self.cut else self.limit
 
