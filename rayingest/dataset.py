@@ -23,13 +23,13 @@ from rayingest.options import (
     Seed,
     Text,
     checked,
-    kind,
     one_of,
 )
-from rayingest.plan.calendar import Calendar
-from rayingest.plan.drawn import DrawnPlanner, Draws, Sampling
+from rayingest.ordering import Batching, Fields, Packed, Padding, Shuffle, make_planner, resolve_order
+from rayingest.plan.drawn import Sampling
 from rayingest.plan.manifest import Population
 from rayingest.plan.order import PARTIALS, Order
+from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
 from rayingest.plan.view import Limit, Skip, Take, split_parts
 from rayingest.storage.disk_cache import DiskCache
@@ -39,7 +39,7 @@ from rayingest.storage.redact import redact
 from rayingest.stream import Work
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
-from rayingest.transforms.padding import Pad
+from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
@@ -49,41 +49,14 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class Shuffle:
-    """How samples are mixed; None stands for the defaults that the data suggests."""
-
-    seed: int
-    window: int | None
-    lanes: int | None
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How samples are put together; `size` counts all ranks' rows of a step."""
-
-    size: int
-    partial: str
-    collate: Callable[[list[dict[str, Any]]], Any] | None
-    bucketed: bool = False
-    pad: Mapping[str, Pad] = field(default_factory=dict)
-
-
-def _pads(value: Any) -> dict[str, Pad]:
-    if not isinstance(value, Mapping):
-        raise TypeError
-    return {name: pad if isinstance(pad, Pad) else Pad(**pad) for name, pad in value.items()}
-
-
-Padding = Annotated[
-    Mapping[str, Pad],
-    kind("by field, how it is padded, as in {'tokens': ri.Pad(multiple_of=8)}, or a mapping of its options", _pads),
-]
-
-
 def _one_length(given: Mapping[str, Any]) -> None:
     if sum(value is not None for value in given.values()) != 1:
         raise ConfigError("an epoch is samples=... long, or passes=...: give one of them")
+
+
+def _one_limit(given: Mapping[str, Any]) -> None:
+    if (given.get("size") is None) == (given.get("max_tokens") is None):
+        raise ConfigError("a batch is of so many samples, as in batch(256), or of max_tokens=...: give one of them")
 
 
 @dataclass(frozen=True)
@@ -112,6 +85,7 @@ class Dataset:
     limits: tuple[Limit | Measure, ...] = ()
     lengths: Measure | None = None
     epoch_length: Mapping[str, int] = field(default_factory=dict)
+    packing: Packed | None = None
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -181,6 +155,27 @@ class Dataset:
         return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, numbers=True))
 
     @checked()
+    def pack(self, length: Positive, field: Fields = "tokens", cut: Flag = True) -> Dataset:
+        """Pack samples into rows of `length` values: a batch of 16 is then 16 packed rows. Other fields are left out.
+
+        A batch has the packed fields as [rows, length], `position_ids` and `segment_ids` (int32, of the same shape; 0
+        where a row is filled up), and `cu_seqlens` (int32): where segments begin, and the last ends, in the rows laid
+        behind one another. `__index__` has the sample of each segment, -1 where it fills a row up.
+
+        Which sample goes where is planned, window by window, from what `.length` says, or else the first field's own
+        length after the stages so far. `.batch(pad={"labels": ri.Pad(value=-100)})` says what rows are filled up with.
+
+        Args:
+            length: values of a packed row.
+            field: what is packed, a field or a list of fields that are of the same length in every sample.
+            cut: lay samples behind one another and cut at every `length`, for pretraining. False: no sample is cut,
+                each goes where it fits best, for fine-tuning; none may be longer than a row.
+        """
+        self._refuse_beside_sampler("pack")
+        packed = replace(self, packing=Packed(Packing(length, cut), tuple(field)))
+        return packed if self.lengths is not None else packed.length(field[0])
+
+    @checked()
     def take(self, count: Positive) -> Dataset:
         """Keep only the first `count` samples, in file order, of those there are so far."""
         self._refuse_beside_sampler("take")
@@ -225,20 +220,24 @@ class Dataset:
         self._refuse_beside_sampler("shuffle")
         return replace(self, shuffling=Shuffle(seed, window, lanes))
 
-    @checked()
+    @checked(_one_limit)
     def batch(
         self,
-        size: Positive,
+        size: Positive | None = None,
         *,
+        max_tokens: Positive | None = None,
         partial: Annotated[str, one_of(*PARTIALS)] = "drop",
         collate: Function | None = None,
         bucketed: Flag = False,
         pad: Padding | None = None,
     ) -> Dataset:
-        """Take `size` samples a step, all ranks together.
+        """Take `size` samples a step, all ranks together, or as many as `max_tokens` hold.
 
         Args:
             size: the global batch; each rank gets its slice of it.
+            max_tokens: instead, any number of samples a rank: in each window those of similar `length`, as many as,
+                padded to the longest, come to no more than this. All ranks have as many steps; the plan is one for this
+                number of ranks, and a state is refused by another number.
             partial: what to do with the samples left at the end: "drop" them, "pad" the batch with repeats flagged by
                 `__valid__`, or give a "short" batch.
             collate: instead of stacking and padding, a function of a rank's samples (a list of dicts) that returns a
@@ -249,13 +248,21 @@ class Dataset:
         """
         if self.sampling is not None and self.sampling.in_batches:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
-        if bucketed:
-            self._refuse_beside_sampler("batch(bucketed=True)")
+        if bucketed or max_tokens is not None:
+            self._refuse_beside_sampler("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         if pad and (collate is not None or self.collate is not None):
             raise ConfigError("batch(pad=...) is for batches that are not made by a collate function: leave one out")
-        return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {})))
+        return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {}), max_tokens))
+
+    @property
+    def needs_lengths(self) -> bool:
+        """Whether the order depends on them."""
+        batching = self.batching
+        return self.packing is not None or (
+            batching is not None and (batching.bucketed or batching.max_tokens is not None)
+        )
 
     loader = make_loader
 
@@ -267,7 +274,12 @@ class Dataset:
         seed = self.shuffling.seed if self.shuffling else self.seed
         collate = self.batching.collate if self.batching else None
         pad = self.batching.pad if self.batching else {}
-        pipeline = Pipeline(self.stages, seed, collate or self.collate, padding=pad)
+        if self.packing is None:
+            pipeline = Pipeline(self.stages, seed, collate or self.collate, padding=pad)
+        else:
+            names = self.packing.fields
+            packed = PackedFields(names, {name: one.value for name, one in pad.items()})
+            pipeline = Pipeline((*self.stages, Select({name: name for name in names})), seed, packed=packed)
         return Work(self.format_name, self._storage, pipeline, self.strict, self.options)
 
     def index_cache(self) -> IndexCache:
@@ -279,30 +291,11 @@ class Dataset:
 
     def order(self, data: Population) -> Order:
         """The order's parameters for this data, which is a manifest's view. Raises ConfigError."""
-        if self.batching is None:
-            raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
-        if self.batching.bucketed and (self.lengths is None or self.shuffling is None):
-            lacks = ".length(field) before it" if self.lengths is None else ".shuffle(), whose windows it works in"
-            raise ConfigError(f"batch(bucketed=True) needs {lacks}")
-        how = {} if self.shuffling is None else vars(self.shuffling)
-        return Order.resolve(data, batch=self.batching.size, partial=self.batching.partial, **how)
-
-    def calendar(self, order: Order) -> Calendar:
-        """The epochs of this order. Raises ConfigError."""
-        return Calendar.resolve(order, **self.epoch_length)
+        return resolve_order(self, data)
 
     def planner(self, known: Surveyed, rank: int, world_size: int, uneven: bool) -> Planner:
         """A rank's part of the order for this data. Raises ConfigError."""
-        manifest, mine = known.manifest, (rank, world_size, uneven)
-        if self.sampling is None:
-            order = self.order(known.view)
-            calendar = self.calendar(order)
-            return Planner(manifest, order, *mine, view=known.view, calendar=calendar, lengths=known.lengths)
-        assert self.batching is not None
-        batch = None if self.sampling.in_batches else self.batching.size
-        draws = Draws(self.sampling, manifest.num_samples, batch)
-        order = draws.order(self.batching.partial)
-        return DrawnPlanner(manifest, order, draws, *mine, calendar=self.calendar(order))
+        return make_planner(self, known, rank, world_size, uneven)
 
     def _refuse_beside_sampler(self, what: str) -> None:
         """ConfigError where a sampler says which samples come, and when."""

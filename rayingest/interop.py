@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from rayingest.dataset import Batching, Dataset
+from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
 from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
 from rayingest.materialize import materialized
 from rayingest.options import Bytes, Function, KindError, Place, Positive, Seed, StorageOptions, checked, kind
+from rayingest.ordering import Batching
 from rayingest.plan.drawn import Sampling
 from rayingest.sources import read_parquet
 from rayingest.sources.common import BLOCK_BYTES, here

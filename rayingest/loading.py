@@ -26,6 +26,7 @@ from rayingest.options import (
 )
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
+from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.metrics import Watch
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
@@ -57,9 +58,8 @@ class _View:
     planner: Planner
     codec: StateCodec
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.planner.steps_per_epoch
+    def steps_in(self, epoch: int) -> int:
+        return self.planner.steps_in(epoch)
 
     @property
     def rank(self) -> int:
@@ -152,7 +152,7 @@ def make_loader(
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
-    if dataset.sampling is None:
+    if dataset.sampling is None and dataset.batching.size is not None:
         check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
     on_ray = workers != 0 or pool is not None
     if on_ray:
@@ -165,6 +165,11 @@ def make_loader(
     known = survey(dataset, cache, ranks.rank, on_ray)
     planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
+    if skip and isinstance(planner, GroupedPlanner):
+        raise ConfigError(
+            "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
+            "it stands in for; leave bad samples out with .filter"
+        )
     work = dataset.work
     work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
     stream = Stream(known.manifest, planner, work, flag_valid=skip or planner.order.partial == "pad")
@@ -194,6 +199,8 @@ def make_loader(
         view=view_mark(known.limits),
         calendar=planner.calendar,
         lengths=known.lengths_mark,
+        grouping=str(planner.order) if isinstance(planner, GroupedPlanner) else "",
+        steps_in=planner.steps_in,
     )
     return Loader(
         source,
@@ -225,7 +232,7 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
         ahead=_steps_ahead(stream, ranks.world_size),
         ready=prefetch + 1,
         room=max(1, prefetch),
-        whole_steps=stream.work.pipeline.collate is not None,
+        whole_steps=stream.work.pipeline.needs_whole_steps,
     )
 
 
@@ -234,7 +241,7 @@ def _steps_ahead(stream: Stream, world_size: int) -> int:
     small steps to go together.
     """
     order = stream.planner.order
-    rows = max(1, order.batch // world_size)
+    rows = max(1, order.step_samples // world_size)
     window = order.window_steps if stream.manifest.num_blocks > 1 else 0
     return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), window // 2)
 
@@ -274,6 +281,6 @@ def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine 
 
     if max_bytes is None:
         order, manifest = stream.planner.order, stream.manifest
-        window = order.window_steps * order.batch / stream.planner.world_size
+        window = order.window_samples / stream.planner.world_size
         max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / stream.planner.view.num_samples))
     return LocalSource(stream, max_bytes, quarantine, watch.tick)

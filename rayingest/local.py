@@ -59,7 +59,7 @@ class LocalSource:
             self._stream = replace(self._stream, work=self._stream.work.learnt(self._stream.heads()))
         step = FilledStep(self._stream.planner, next(self._steps), self._broken)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
-        columns = self._stream.work.pipeline.finish(self._samples(step))
+        columns = self._stream.work.pipeline.finish(self._samples(step), step.picks.layout)
         read = self._counts["read_seconds"] - read_before
         decoding = time.perf_counter() - begun - read
         self._counts["decode_seconds"] += decoding

@@ -18,6 +18,7 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Block, Shard
+from rayingest.plan.layout import Layout
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.protocols import Columns
@@ -120,29 +121,55 @@ class Work:
 
 @dataclass(frozen=True)
 class Rows:
-    """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length."""
+    """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length.
+
+    Where they are packed, sample i must be `lengths[i]` long, and `layout` is that of all the step's, if they are that.
+    """
 
     cycle: int
     table_of: np.ndarray
     row_of: np.ndarray
     ordinals: np.ndarray
+    lengths: np.ndarray | None = None
+    layout: Layout | None = None
 
     def samples(self, work: Work, tables: Sequence[pa.Table]) -> tuple[Samples, dict[int, DataError]]:
         """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
         bad: dict[int, DataError] = {}
         chosen = (self.table_of, self.row_of, self.ordinals, self.cycle)
-        return work.pipeline.run_samples(tables, *chosen, bad if work.skip else None), bad
+        samples = work.pipeline.run_samples(tables, *chosen, bad if work.skip else None)
+        misfit = self._misfit(work, samples)
+        if misfit is not None:
+            place, reason = misfit
+            where = RawRows(tables[self.table_of[place]]).where(int(self.row_of[place]))
+            raise DataError(reason, **where, sample=int(self.ordinals[place]))
+        return samples, bad
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> Columns | None:
         """All of them as columns at once, where nothing is done to any: none can be bad then. Else None."""
-        return work.pipeline.whole(blocks, self.table_of, self.row_of)
+        if work.pipeline.packed is None:
+            return work.pipeline.whole(blocks, self.table_of, self.row_of)
+        views = None if self.layout is None else work.pipeline.views(blocks, self.table_of, self.row_of)
+        return None if views is None or self._misfit(work, views) else work.pipeline.finish(views, self.layout)
+
+    def _misfit(self, work: Work, samples: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
+        """The place of the first sample that is not as long as was planned, and what to say of it."""
+        packed = work.pipeline.packed
+        if packed is None or self.lengths is None:
+            return None
+        for place, (sample, length) in enumerate(zip(samples, self.lengths.tolist(), strict=True)):
+            reason = packed.misfit(sample, length)
+            if reason:
+                return place, reason
+        return None
 
 
 @dataclass(frozen=True)
 class Parts:
     """Samples to decode together, as parts of several steps: those of part i are [bounds[i], bounds[i + 1]) of them.
 
-    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker.
+    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker. `lengths` and
+    `layouts`, an entry a part, are those of packed rows, as `Rows` has them.
     """
 
     cycles: tuple[int, ...]
@@ -150,11 +177,16 @@ class Parts:
     table_of: np.ndarray
     row_of: np.ndarray
     ordinals: np.ndarray
+    lengths: np.ndarray | None = None
+    layouts: tuple[Layout | None, ...] = ()
 
     def __iter__(self) -> Iterator[Rows]:
         """The parts."""
-        for cycle, (begin, end) in zip(self.cycles, itertools.pairwise(self.bounds), strict=True):
-            yield Rows(cycle, self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end])
+        layouts = self.layouts or (None,) * len(self.cycles)
+        for cycle, layout, (begin, end) in zip(self.cycles, layouts, itertools.pairwise(self.bounds), strict=True):
+            lengths = None if self.lengths is None else self.lengths[begin:end]
+            where = self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end]
+            yield Rows(cycle, *where, lengths, layout)
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
         """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""
@@ -235,11 +267,11 @@ class Stream:
 
     def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
         """The picks from this position on, epoch after epoch, up to and without epoch `epochs`, or for ever."""
-        if not self.planner.steps_per_epoch:
+        if not self.planner.steps_in(epoch):
             return
         while epochs is None or epoch < epochs:
             count = 1  # planning ahead pays for those who go on
-            while step < self.planner.steps_per_epoch:
+            while step < self.planner.steps_in(epoch):
                 run = self.planner.run(epoch, step, count)
                 yield from run
                 step += len(run)
@@ -249,7 +281,9 @@ class Stream:
     def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
         """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
         table_of = np.searchsorted(blocks, picks.block[chosen])
-        return Rows(picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen])
+        lengths = None if picks.length is None else picks.length[chosen]
+        layout = picks.layout if len(table_of) == len(picks.block) else None
+        return Rows(picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen], lengths, layout)
 
     def parts(self, parts: Sequence[tuple[Picks, np.ndarray]], blocks: np.ndarray) -> Parts:
         """The chosen samples of several steps, as `rows` has them of one."""
@@ -259,20 +293,32 @@ class Stream:
         block, row, ordinal = map(np.concatenate, columns)
         bounds = tuple(itertools.accumulate((len(rows) for _, rows in parts), initial=0))
         cycles = tuple(picks.cycle for picks, _ in parts)
-        return Parts(cycles, bounds, np.searchsorted(blocks, block), row, ordinal)
+        packed = [(picks.length[rows], picks, rows) for picks, rows in parts if picks.length is not None]
+        lengths = np.concatenate([length for length, _, _ in packed]) if packed else None
+        layouts = tuple(picks.layout if len(rows) == len(picks.block) else None for _, picks, rows in packed)
+        return Parts(cycles, bounds, np.searchsorted(blocks, block), row, ordinal, lengths, layouts)
 
     def complete(self, picks: Picks, columns: Columns) -> Columns:
         """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`.
 
-        ConfigError where a collate function of the user's gave columns of these names.
+        The columns of packed rows are those already; `__index__` then has an entry for each of `cu_seqlens`' segments,
+        -1 for what is left of a row. ConfigError where a collate function of the user's gave columns of these names.
         """
         taken = [name for name in RESERVED if name in columns]
         if taken:
             raise ConfigError(
                 f"collate gave a field {taken[0]!r}, which the loader adds itself: call it something else"
             )
+        if picks.layout is not None:
+            return {**columns, **self._of_packed(picks, picks.layout)}
         batch: Columns = {name: column[: picks.rows] for name, column in columns.items()}
         batch["__index__"] = picks.ordinal[: picks.rows]
         if self.flag_valid:
             batch["__valid__"] = picks.valid[: picks.rows]
         return batch
+
+    def _of_packed(self, picks: Picks, layout: Layout) -> Columns:
+        _, piece = layout.segments
+        index = np.full(len(piece), -1, np.int64)
+        index[piece >= 0] = picks.ordinal[layout.sample[piece[piece >= 0]]]
+        return {"__index__": index, "__valid__": layout.valid} if self.flag_valid else {"__index__": index}

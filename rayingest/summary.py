@@ -20,21 +20,21 @@ def describe(stream: Stream, max_bytes: int) -> None:
     manifest, order, world_size = stream.manifest, stream.planner.order, stream.planner.world_size
     order_words = "file order"
     if order.seed is not None:
-        order_words = f"windows of {order.window_steps * order.batch:,} samples in {order.lanes} lane(s)"
+        order_words = f"windows of {order.window_samples:,} samples in {order.lanes} lane(s)"
     _log.info(
         "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
         _samples(stream.planner.view),
         f"{manifest.num_blocks:,}",
         f"{len(manifest.paths):,}",
         _size(manifest.total_bytes),
-        f"{stream.planner.steps_per_epoch:,}",
+        f"{stream.planner.steps_in(0):,}",
         order_words,
         reads_per_block(order, world_size),
         _size(max_bytes),
     )
     if order.seed is None or stream.planner.rank:
         return
-    share = min(order.window_steps * order.batch, order.samples) / world_size
+    share = min(order.window_samples, order.samples) / world_size
     share *= manifest.num_samples / order.samples  # what lies between the samples is read with them
     block_bytes = manifest.total_bytes / manifest.num_blocks
     lanes = reads_per_block(order, world_size) * order.lanes / world_size
@@ -49,7 +49,7 @@ def describe(stream: Stream, max_bytes: int) -> None:
             _size(max_bytes),
         )
     blocks = share * manifest.num_blocks / manifest.num_samples
-    if blocks < _FEW_BLOCKS and order.samples > order.window_steps * order.batch:
+    if blocks < _FEW_BLOCKS and order.samples > order.window_samples:
         _log.warning(
             "a rank's part of a window is about %.1f blocks: samples of one block come close together; "
             "give a larger window to shuffle(), or smaller block_bytes",

@@ -85,6 +85,5 @@ def survey(dataset: Dataset, cache: IndexCache, rank: int, on_ray: bool, shown: 
         return make(MeasureSurvey(measure, manifest, cache, dataset.work), rank, on_ray, shown)
 
     limits = (Keep(one.name, measured(one)) if isinstance(one, Measure) else one for one in dataset.limits)
-    bucketed = dataset.batching is not None and dataset.batching.bucketed
-    lengths = measured(dataset.lengths) if bucketed and dataset.lengths is not None else None
+    lengths = measured(dataset.lengths) if dataset.needs_lengths and dataset.lengths is not None else None
     return Surveyed(manifest, tuple(limits), lengths)

@@ -31,6 +31,7 @@ FLOOR = {
     "local": 2,
     "trainer": 3,
     "dataset": 4,
+    "ordering": 4,
     "sources": 4,
     "interop": 4,
     "loading": 4,

@@ -133,8 +133,8 @@ def test_a_long_value_is_cut() -> None:
 
 def test_pythons_own_errors_stay() -> None:
     """Too many arguments, or too few, are told by the call itself."""
-    with pytest.raises(TypeError, match=re.escape("batch() missing 1 required positional argument: 'size'")):
-        DATA.batch()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=re.escape("take() missing 1 required positional argument: 'count'")):
+        DATA.take()  # type: ignore[call-arg]
 
 
 def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from rayingest.config import load_config
 from rayingest.dataset import Dataset
 from rayingest.errors import IngestError
 from rayingest.observe.commands import add_commands
-from rayingest.plan.calendar import Calendar
-from rayingest.plan.order import ORDER_VERSION, Order
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.planner import Planner
+from rayingest.plan.position import order_version
 from rayingest.plan.view import view_mark
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
@@ -70,10 +71,10 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
         dataset = loaded.dataset()
         cache = dataset.index_cache()
         known = _surveyed(dataset, cache, on_ray)
-        order = dataset.order(known.view)
-        calendar = dataset.calendar(order)
-        version = 1 if calendar.is_plain and not known.limits and known.lengths is None else ORDER_VERSION
-        _print_rows({**_data_rows(known, cache), **_order_rows(order, version, calendar, world_size)})
+        planner = dataset.planner(known, 0, world_size, uneven=True)
+        beside = bool(known.limits) or known.lengths is not None or not planner.calendar.is_plain
+        version = order_version(beside, isinstance(planner, GroupedPlanner))
+        _print_rows({**_data_rows(known, cache), **_order_rows(planner, version, world_size)})
         options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
         with dataset.loader(rank=0, world_size=world_size, **options) as loader:
             for batch in loader:
@@ -197,15 +198,22 @@ def _data_rows(known: Surveyed, cache: IndexCache) -> dict[str, list[str]]:
     }
 
 
-def _order_rows(order: Order, version: int, calendar: Calendar, world_size: int) -> dict[str, list[str]]:
-    how = "file order"
+def _order_rows(planner: Planner, version: int, world_size: int) -> dict[str, list[str]]:
+    order, how = planner.order, "file order"
     if order.seed is not None:
-        window = order.window_steps * order.batch
-        how = f"seed {order.seed}, windows of {window:,} samples ({order.window_steps:,} steps), {order.lanes} lane(s)"
+        window = f"{order.window_samples:,} samples ({order.window_steps:,} steps)"
+        how = f"seed {order.seed}, windows of {window}, {order.lanes} lane(s)"
     left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
+    steps = f"{planner.steps_in(0):,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"
+    if isinstance(planner, GroupedPlanner):
+        how += f", {planner.order.grouping}"
+        steps = (
+            f"{planner.steps_in(0):,} in the first epoch, of {order.batch:,} {planner.what}, {planner.filled(0):.1%} "
+            f"filled; partial {order.partial}"
+        )
     return {
         "order": [f"version {version}, {how}"],
-        "steps": [f"{calendar.epoch_steps:,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"],
+        "steps": [steps],
         "reads": [f"{reads_per_block(order, world_size):.2f} per block and epoch on {world_size} rank(s)"],
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayingest.plan.planner import Picks
-from rayingest.plan.protocols import Batch, BufferPool, Columns
+from rayingest.plan.protocols import Batch, BufferPool, Columns, array_bytes
 from rayingest.stream import Stream
 from rayingest.transforms.collate import assemble
 
@@ -18,9 +18,11 @@ Part = tuple[np.ndarray, Any]
 
 
 def assemble_batch(stream: Stream, picks: Picks, parts: Sequence[Part], buffers: BufferPool) -> Batch:
-    """The batch of a step, from parts that are columns, or lists of samples that the user's collate still awaits."""
+    """The batch of a step, from parts that are columns, or lists of samples that are yet to be put together."""
     if isinstance(parts[0][1], list):
-        parts = [_collate_all(stream, parts)]
+        parts = [_put_together(stream, picks, parts)]
+    if picks.layout is not None:
+        return _packed_batch(stream, picks, parts[0][1], buffers)
     total = len(picks.block)
     buffer = buffers.lease(sum(_array_bytes(columns, total) for columns in _by_field(parts)))
     placed = [(slice(None), parts[0][1])] if len(parts) == 1 else parts  # rows in order are copied as they lie
@@ -28,10 +30,22 @@ def assemble_batch(stream: Stream, picks: Picks, parts: Sequence[Part], buffers:
     return Batch(picks.epoch, picks.step, stream.complete(picks, columns), buffer)
 
 
-def _collate_all(stream: Stream, parts: Sequence[Part]) -> Part:
+def _packed_batch(stream: Stream, picks: Picks, columns: Columns, buffers: BufferPool) -> Batch:
+    """Columns of packed rows are those of the batch, whose rows are not the step's samples."""
+    buffer = buffers.lease(array_bytes(columns))
+    copied: Columns = {}
+    for name, column in columns.items():
+        assert isinstance(column, np.ndarray)
+        out = buffer.array(column.shape, column.dtype)
+        out[...] = column
+        copied[name] = out
+    return Batch(picks.epoch, picks.step, stream.complete(picks, copied), buffer)
+
+
+def _put_together(stream: Stream, picks: Picks, parts: Sequence[Part]) -> Part:
     samples = {row: sample for rows, some in parts for row, sample in zip(rows.tolist(), some, strict=True)}
     in_order = [samples[row] for row in sorted(samples)]
-    return np.arange(len(in_order)), stream.work.pipeline.finish(in_order)
+    return np.arange(len(in_order)), stream.work.pipeline.finish(in_order, picks.layout)
 
 
 def _by_field(parts: Sequence[Part]) -> list[list[Any]]:

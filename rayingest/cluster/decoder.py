@@ -45,7 +45,7 @@ class Decoded:
 
 
 class Decoder:
-    """`decode` gives 2 objects: `Decoded`, and the parts' columns (or samples, where a collate has to wait).
+    """`decode` gives 2 objects: `Decoded`, and the parts' columns (or samples, where these have to wait for others).
 
     It keeps the blocks that it was given until it is told to let them go: many tasks take samples from each, and
     handing one over takes as long as decoding a tenth of a photograph.
@@ -82,7 +82,7 @@ class Decoder:
     ) -> tuple[Decoded, Iterable[Any]]:
         """The parts, made from blocks that come along and blocks kept; nothing for a stream forgotten.
 
-        `whole`: which parts are all of their step, so that a collate of the user's can be applied already.
+        `whole`: which parts are all of their step, so that what needs it whole can be done already.
         """
         begun = time.perf_counter()
         if key not in self._work:  # nobody awaits the answer any more, and Ray would log an error
@@ -119,8 +119,8 @@ def _each(
             result = rows.columns(work, blocks)
             if result is None:
                 samples, bad = rows.samples(work, tables)
-                wait = pipeline.collate is not None and (bad or not is_whole)
-                result = list(samples) if wait else _sendable(pipeline.finish(samples))
+                wait = pipeline.needs_whole_steps and (bad or not is_whole)
+                result = list(samples) if wait else _sendable(pipeline.finish(samples, rows.layout))
             done.append(PartDone(_size(result), bad=tuple(bad.items())))
         except IngestError as error:
             done.append(PartDone(0, error))

@@ -22,6 +22,7 @@ class Walk:
         self._stream, self._position, self._epochs, self._broken = stream, (epoch, step), epochs, broken
         self._steps: deque[FilledStep] = deque()
         self._first = 0
+        self._begins = {epoch: -step}  # steps from the start to the begin of each epoch
 
     def start(self) -> ev.Start:
         """What dispatch is told."""
@@ -40,7 +41,7 @@ class Walk:
         for picks in self._stream.steps(*self._position, self._epochs):
             filled = FilledStep(self._stream.planner, picks, self._broken)
             self._steps.append(filled)
-            yield ev.StepWork(filled.picks.block, filled.picks.until + self._passed(filled))
+            yield ev.StepWork(filled.picks.block, filled.picks.until + self._passed(filled), picks.size)
 
     def _stand_in(self, step: int, row: int, error: DataError, unreadable: bool) -> tuple[int, int] | DataError:
         filled = self._steps[step - self._first]
@@ -51,5 +52,7 @@ class Walk:
 
     def _passed(self, filled: FilledStep) -> int:
         """Steps from the start to the begin of the step's epoch; less than 0 where the start is in it."""
-        epoch, step = self._position
-        return (filled.own.epoch - epoch) * self._stream.planner.steps_per_epoch - step
+        epoch = filled.own.epoch
+        if epoch not in self._begins:
+            self._begins[epoch] = self._begins[epoch - 1] + self._stream.planner.steps_in(epoch - 1)
+        return self._begins[epoch]

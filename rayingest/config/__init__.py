@@ -15,7 +15,7 @@ from typing import Any
 from rayingest import dataset as api
 from rayingest.config.document import Loc, Mistakes, read_document, unknown_key
 from rayingest.config.functions import AFTER_COPY, resolve, resolve_decoder
-from rayingest.config.sections import BATCH, EPOCH, LOADER, READS, SHUFFLE, AnySection, Section, check_section
+from rayingest.config.sections import BATCH, EPOCH, LOADER, PACK, READS, SHUFFLE, AnySection, Section, check_section
 from rayingest.errors import ConfigError
 from rayingest.options import nearest
 from rayingest.sources import READERS
@@ -34,6 +34,7 @@ SECTIONS = (
     "skip",
     "take",
     "epoch",
+    "pack",
     "shuffle",
     "batch",
     "loader",
@@ -108,14 +109,10 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
                 value = resolve(value, {}, (method,), mistakes)
             if dataset is not None and value is not None:
                 dataset = _added(dataset, method, value, (method,), mistakes)
-    if "epoch" in data:
-        epoch = check_section(EPOCH, data["epoch"], ("epoch",), mistakes)
-        if dataset is not None and epoch is not None:
-            dataset = _added(dataset, "epoch", epoch.given(), ("epoch",), mistakes)
-    if "shuffle" in data:
-        shuffle = check_section(SHUFFLE, data["shuffle"], ("shuffle",), mistakes)
-        if dataset is not None and shuffle is not None:
-            dataset = _added(dataset, "shuffle", shuffle.given(), ("shuffle",), mistakes)
+    for method, model in (("epoch", EPOCH), ("pack", PACK), ("shuffle", SHUFFLE)):
+        options = check_section(model, data[method], (method,), mistakes) if method in data else None
+        if dataset is not None and options is not None:
+            dataset = _added(dataset, method, options.given(), (method,), mistakes)
     if "batch" in data:
         section = _resolved(data["batch"], "collate", lambda spec, loc: resolve(spec, {}, loc, mistakes), ("batch",))
         batch = check_section(BATCH, section, ("batch",), mistakes)

@@ -34,6 +34,7 @@ READS = {name: _section_of(reader) for name, reader in READERS.items()}
 SHUFFLE = _section_of(Dataset.shuffle)
 BATCH = _section_of(Dataset.batch)
 EPOCH = _section_of(Dataset.epoch)
+PACK = _section_of(Dataset.pack)
 LOADER = _section_of(Dataset.loader, without={"rank", "world_size", "pool"})
 """Without what belongs to a process."""
 

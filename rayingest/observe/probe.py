@@ -33,6 +33,7 @@ from rayingest.trainer.slots import SlotPool
 KNEE = 0.95
 """Of the best rate: the least setting that gives so much is good enough."""
 _WARM_BATCHES = 2
+_STEPS = 1 << 30
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is where Ray puts its object store
 _CACHED_BYTES = 256 << 20
 
@@ -237,7 +238,7 @@ class _Again:
 
     def get(self) -> Batch:
         epoch, step = self._at
-        self._at = (epoch, step + 1) if step + 1 < _View.steps_per_epoch else (epoch + 1, 0)
+        self._at = (epoch, step + 1) if step + 1 < _STEPS else (epoch + 1, 0)
         return replace(self._batch, epoch=epoch, step=step)
 
     def ready(self) -> bool:
@@ -253,7 +254,10 @@ class _Again:
 class _View:
     """A plan without end, of one rank."""
 
-    steps_per_epoch, rank, world_size = 1 << 30, 0, 1
+    rank, world_size = 0, 1
+
+    def steps_in(self, epoch: int) -> int:
+        return _STEPS
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         return {"epoch": epoch, "step": step}

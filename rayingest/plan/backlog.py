@@ -26,17 +26,17 @@ class Pace:
         self._row_bytes, self._row_seconds = row_bytes, 0.0
         self._task_seconds, self._first_task_rows = task_seconds, first_task_rows
 
-    def see_output(self, rows: int, nbytes: int) -> None:
+    def see_output(self, rows: float, nbytes: int) -> None:
         """A part's output; the largest row so far is what is expected from now on."""
         self._row_bytes = max(self._row_bytes, nbytes / rows) if self.measured else nbytes / rows
         self.measured = True
 
-    def see_task(self, rows: int, seconds: float) -> None:
+    def see_task(self, rows: float, seconds: float) -> None:
         """A whole task's time."""
         pace = seconds / rows
         self._row_seconds = pace if not self._row_seconds else 0.8 * self._row_seconds + 0.2 * pace
 
-    def output_bytes(self, rows: int) -> int:
+    def output_bytes(self, rows: float) -> int:
         """Bytes that decoding so many rows is expected to take in the store."""
         return max(1, int(np.ceil(rows * self._row_bytes)))
 
@@ -69,11 +69,12 @@ class Backlog:
         if work is None:
             self.walked = 1 << 61
             return []
-        self.longest = max(self.longest, len(work))
-        count = 1 if self._whole_steps else -(-len(work) // self._pace.task_rows)
+        size = len(work) if work.size is None else work.size
+        self.longest = max(self.longest, size)
+        count = 1 if self._whole_steps else min(len(work), -(-size // self._pace.task_rows))
         cut = []
         for rows in np.array_split(np.arange(len(work)), count):
-            piece = Piece(self.walked, rows, work.block[rows])
+            piece = Piece(self.walked, rows, work.block[rows], size / len(work))
             until = np.zeros(len(piece.blocks), np.int64)
             np.maximum.at(until, np.searchsorted(piece.blocks, piece.row_blocks), work.until[rows])
             cut.append((piece, until.tolist()))

@@ -105,12 +105,12 @@ class Dispatch(Outcomes):
     def _next_decode(self, worker: Worker) -> list[Piece]:
         """The ready pieces that make the worker's next task; a suspect waits for an idle worker, to be its only one."""
         pieces: list[Piece] = []
-        rows = 0
+        rows = 0.0
         while (piece := self.backlog.next_ready()) is not None and self._may_decode(piece):
-            if (pieces and rows + len(piece.rows) > self.pace.task_rows) or (piece.suspect and (pieces or worker.busy)):
+            if (pieces and rows + piece.size > self.pace.task_rows) or (piece.suspect and (pieces or worker.busy)):
                 break
             pieces.append(piece)
-            rows += len(piece.rows)
+            rows += piece.size
             self._begin_attempt(piece)
             self.residency.stop_waiting(piece)
             piece.state = PieceState.DECODING
@@ -120,14 +120,14 @@ class Dispatch(Outcomes):
 
     def _begin_attempt(self, piece: Piece) -> None:
         """A decode of the piece begins: its output is charged, its blocks are held."""
-        charge = self.pace.output_bytes(len(piece.rows))
+        charge = self.pace.output_bytes(piece.size)
         piece.attempts += 1
         piece.charged += charge
         self.decode_bytes += charge
         self.residency.pin(piece)
 
     def _order_decode(self, worker: Worker, pieces: list[Piece]) -> None:
-        charges = tuple(self.pace.output_bytes(len(piece.rows)) for piece in pieces)
+        charges = tuple(self.pace.output_bytes(piece.size) for piece in pieces)
         weight = worker.slots if pieces[0].suspect else 1
         task = self.workforce.begin(worker, charges, pieces=tuple(pieces), weight=weight)
         self.counts["decodes"] += 1
@@ -161,12 +161,12 @@ class Dispatch(Outcomes):
     def _may_decode(self, piece: Piece) -> bool:
         """Whether it is near enough, and its output leaves room for the step due and for a block beside that."""
         if piece.step == self.backlog.due:
-            over = self.held + self.pace.output_bytes(len(piece.rows)) - self.limits.max_bytes
+            over = self.held + self.pace.output_bytes(piece.size) - self.limits.max_bytes
             return self._free(over, piece.key) or self._goes_over_budget()
         if piece.step > self.backlog.due + self._decode_ahead():
             return False
         later, kept = self._outputs()
-        later += self.pace.output_bytes(len(piece.rows)) + self.lingering
+        later += self.pace.output_bytes(piece.size) + self.lingering
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
 
     def _goes_over_budget(self) -> bool:

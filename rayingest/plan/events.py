@@ -25,10 +25,14 @@ Gives the block of the sample that takes its place, and its `until` as in `StepW
 class StepWork:
     """One step to make: the block that each of its samples is in (int64[n]), and the step at which no step that is yet
     to come can need that block (int64[n]).
+
+    `size` is what its cost is told in, the samples where nothing is said: packed rows cost alike, however many samples
+    they hold.
     """
 
     block: np.ndarray
     until: np.ndarray
+    size: int | None = None
 
     def __len__(self) -> int:
         return len(self.block)

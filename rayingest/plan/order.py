@@ -13,8 +13,10 @@ import numpy as np
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Population
 
-ORDER_VERSION = 2
-"""Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it."""
+ORDER_VERSION = 3
+"""Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it, and
+version 3 orders of groups of samples.
+"""
 PARTIALS = ("drop", "pad", "short")
 
 _WINDOW_BATCHES = 16
@@ -69,8 +71,7 @@ class Order:
         if seed is None:
             return cls(samples, batch, partial, None, 1, 1)
         if window is None:
-            mean = max(1.0, data.total_bytes / samples)
-            window = max(_WINDOW_BATCHES * batch, int(_WINDOW_BYTES / mean))
+            window = default_window(data, batch)
         if lanes is None:
             lanes = _default_lanes(data, batch, window)
         elif lanes < 1 or batch % lanes:
@@ -84,6 +85,16 @@ class Order:
     def lane_batch(self) -> int:
         """Samples that each lane gives to a step."""
         return self.batch // self.lanes
+
+    @property
+    def window_samples(self) -> int:
+        """Samples of a window, all lanes together."""
+        return self.window_steps * self.batch
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of a step, all ranks together."""
+        return self.batch
 
     @property
     def full_steps(self) -> int:
@@ -129,6 +140,12 @@ class Order:
         begin = np.maximum(0, number * self.window_steps - cut) * rows
         end = ((number + 1) * self.window_steps - cut) * rows
         return number, begin, np.where(covered | (samples - end < rows), samples, end)
+
+
+def default_window(data: Population, step_samples: int) -> int:
+    """Samples that are mixed together where nobody says how many."""
+    mean = max(1.0, data.total_bytes / data.num_samples)
+    return max(_WINDOW_BATCHES * step_samples, int(_WINDOW_BYTES / mean))
 
 
 def _default_lanes(data: Population, batch: int, window: int) -> int:

@@ -163,13 +163,15 @@ class Outcomes:
             row = int(piece.rows[place])
             stand_in = self._stand_in(piece.step, row, error, unreadable)
             if isinstance(stand_in, DataError):
-                parts.append(Piece(piece.step, np.array([row]), np.zeros(0, np.int64), PieceState.DONE, error=stand_in))
+                lost = Piece(piece.step, np.array([row]), np.zeros(0, np.int64), piece.each, error=stand_in)
+                lost.state = PieceState.DONE
+                parts.append(lost)
             else:
                 found[row] = stand_in
         if not found:
             self.backlog.replace(piece, parts)
             return rest
-        filled = Piece(piece.step, np.array([*found]), np.array([block for block, _ in found.values()]))
+        filled = Piece(piece.step, np.array([*found]), np.array([block for block, _ in found.values()]), piece.each)
         self.backlog.replace(piece, [*parts, filled])
         last: dict[int, int] = {}
         for block, until in found.values():
@@ -209,7 +211,7 @@ class Outcomes:
     def _end_decode(self, task: Task, parts: tuple[ev.PartDone, ...], seconds: float) -> None:
         useless = []
         for index, (piece, charge, part) in enumerate(zip(task.pieces, task.charges, parts, strict=True)):
-            good = len(piece.rows) - len(part.bad)
+            good = piece.each * (len(piece.rows) - len(part.bad))
             if good and part.error is None:
                 self.pace.see_output(good, part.nbytes)
             self._end_attempt(piece, charge)
@@ -227,7 +229,7 @@ class Outcomes:
         self._give_up(self.outputs.add(task.number, [part.nbytes for part in parts], len(useless)))
         self._discard(task, useless)
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
-        self.pace.see_task(sum(len(piece.rows) for piece in task.pieces), seconds)
+        self.pace.see_task(sum(piece.size for piece in task.pieces), seconds)
 
     def _fail_decode(self, task: Task, error: BaseException, deadly: bool = False) -> None:
         """Pieces that nobody else is making are made again; what may have ended its worker is narrowed down."""

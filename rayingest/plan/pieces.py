@@ -31,12 +31,13 @@ class Piece:
     `missing` counts those of its blocks that are not in the store while it is waiting. `attempts` are the tasks under
     way that make it, and `charged` what their outputs are charged with; the first answer wins. `nbytes` is its output
     when done. `gone`: no step needs it any more. `deaths`: workers that ended while they had it. Pieces compare by
-    their place in the order.
+    their place in the order. What it costs goes by its `size`: so much for `each` row.
     """
 
     step: int
     rows: np.ndarray
     row_blocks: np.ndarray
+    each: float
     state: PieceState = PieceState.WAITING
     missing: int = 0
     attempts: int = 0
@@ -59,10 +60,15 @@ class Piece:
         return self.key < other.key
 
     @property
+    def size(self) -> float:
+        return self.each * len(self.rows)
+
+    @property
     def suspect(self) -> bool:
         """Whether it may have ended a worker: then it is decoded alone, so that nothing else is blamed for it."""
         return self.deaths > 0
 
     def part(self, chosen: np.ndarray, deaths: int = 0) -> Piece:
         """A new piece of the chosen rows (bool, one a row)."""
-        return Piece(self.step, self.rows[chosen], self.row_blocks[chosen], tries=self.tries, deaths=deaths)
+        rows, blocks = self.rows[chosen], self.row_blocks[chosen]
+        return Piece(self.step, rows, blocks, self.each, tries=self.tries, deaths=deaths)

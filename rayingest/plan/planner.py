@@ -16,6 +16,7 @@ from rayingest.plan.buckets import by_length, turns
 from rayingest.plan.calendar import Calendar
 from rayingest.plan.epoch import EpochSequence
 from rayingest.plan.keys import MAX_SORTED, fold, permutation, permute
+from rayingest.plan.layout import Layout
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
 from rayingest.plan.view import View
@@ -34,6 +35,10 @@ class Picks:
     the sample is in the cycle's sequence, `window_begin` and `window_end` what its window takes there before it is
     permuted: with a part of its neighbour where it is one of a lane's ends and shorter than a window is, and everything
     in file order.
+
+    Where `rows` are packed, each sample that is in one or more of them is named once: `length` (int64) is how long it
+    must be found to be, `layout` says what of it is where. `size` is what the step's cost is told in, where that is not
+    its samples.
     """
 
     epoch: int
@@ -48,6 +53,9 @@ class Picks:
     place: np.ndarray
     window_begin: np.ndarray
     window_end: np.ndarray
+    length: np.ndarray | None = None
+    layout: Layout | None = None
+    size: int | None = None
 
 
 class Planner:
@@ -78,7 +86,11 @@ class Planner:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch."""
+        """Steps of the first epoch; of all others too, where they do not depend on which samples meet."""
+        return self.steps_in(0)
+
+    def steps_in(self, epoch: int) -> int:
+        """Steps of an epoch, the same on every rank."""
         return self.calendar.epoch_steps
 
     @property
@@ -88,8 +100,8 @@ class Planner:
 
     def picks(self, epoch: int, step: int) -> Picks:
         """The samples of this step; raises IndexError where the epoch has no such step."""
-        if not 0 <= step < self.steps_per_epoch:
-            raise IndexError(f"step {step} of an epoch of {self.steps_per_epoch} steps")
+        if not 0 <= step < self.calendar.epoch_steps:
+            raise IndexError(f"step {step} of an epoch of {self.calendar.epoch_steps} steps")
         cycle, at = self.calendar.locate(epoch, step)
         mine = self._share(cycle, at)
         rows = len(mine)
@@ -100,13 +112,14 @@ class Planner:
         starts = np.flatnonzero(np.r_[True, mine.lane[1:] != mine.lane[:-1]])
         first = np.minimum.reduceat(mine.position, starts) // self.order.lane_batch
         asked = np.repeat(first, np.diff(np.r_[starts, len(mine.lane)]))
-        place, until, *window = self._places(cycle, mine.lane, mine.position, asked)
+        place, until, window_begin, window_end = self._places(cycle, mine.lane, mine.position, asked)
         block, row, ordinal = self.locate(cycle, place)
         if self.order.seed is None:
             until = self.last_use(block, epoch, step)
         else:
             until = self.calendar.step_in(epoch, cycle, 0) + until
-        return Picks(epoch, step, cycle, rows, block, row, ordinal, mine.valid, until, place, *window)
+        where = block, row, ordinal
+        return Picks(epoch, step, cycle, rows, *where, mine.valid, until, place, window_begin, window_end)
 
     def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Block, row in the block and ordinal of the samples at these places of a cycle's sequence; int64 each."""

@@ -7,13 +7,13 @@ order's parameters, the decode path, and a mark of the transforms' code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from rayingest.errors import StateError
 from rayingest.plan.calendar import Calendar
-from rayingest.plan.order import ORDER_VERSION, Order
+from rayingest.plan.order import Order
 
 STATE_VERSION = 1
 
@@ -27,7 +27,8 @@ class StateCodec:
     `decode` names what decodes (a state of another is refused: its bytes could differ); `code` marks the transforms'
     code (another is warned of: it may or may not matter). `view` names what is left out of the data, "" for nothing; a
     `calendar` says how long an epoch is, None: once through the data. `lengths` is a hash of the lengths by which
-    samples are brought together, "" where they are not.
+    samples are brought together, "" where they are not; `grouping` says how they are made groups of, and `steps_in` how
+    many steps an epoch then has.
     """
 
     fingerprint: str
@@ -37,6 +38,8 @@ class StateCodec:
     view: str = ""
     calendar: Calendar | None = None
     lengths: str = ""
+    grouping: str = ""
+    steps_in: Callable[[int], int] | None = None
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         """The state after `step` steps of `epoch`: JSON, under 1 KB, the same on every rank."""
@@ -49,7 +52,7 @@ class StateCodec:
         version = state.get("version")
         if version != STATE_VERSION:
             raise StateError(f"the state's version is {version!r}; this rayingest reads version {STATE_VERSION}")
-        mine = {"view": None, "epoch_steps": None, "lengths": None, **self._identity()}
+        mine = {"view": None, "epoch_steps": None, "lengths": None, "grouping": None, **self._identity()}
         differs = [
             f"{name}: the state has {state.get(name)!r}, this loader {value!r}"
             for name, value in mine.items()
@@ -60,12 +63,17 @@ class StateCodec:
         if differs:
             raise StateError("the state belongs to another stream; " + "; ".join(differs) + self._remedy(state))
         epoch, step = state.get("epoch"), state.get("step")
-        steps = self.order.steps if self.calendar is None else self.calendar.epoch_steps
+        steps = self._steps(epoch if _counts(epoch) else 0)
         if not (_counts(epoch) and _counts(step)) or step > steps:
             raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {steps} steps")
         if state.get("code") != self.code:
             _log.warning("the transforms' code has changed since this state was saved: later samples may differ")
         return (epoch + 1, 0) if step == steps else (epoch, step)
+
+    def _steps(self, epoch: int) -> int:
+        if self.steps_in is not None:
+            return self.steps_in(epoch)
+        return self.order.steps if self.calendar is None else self.calendar.epoch_steps
 
     def _remedy(self, state: Mapping[str, Any]) -> str:
         """What helps where the state differs in nothing but how images are decoded."""
@@ -75,13 +83,13 @@ class StateCodec:
 
     def _identity(self) -> dict[str, Any]:
         order = self.order
-        named = {"view": self.view, "lengths": self.lengths}
+        named = {"view": self.view, "lengths": self.lengths, "grouping": self.grouping}
         beside: dict[str, Any] = {name: value for name, value in named.items() if value}
         if self.calendar is not None and not self.calendar.is_plain:
             beside["epoch_steps"] = self.calendar.epoch_steps
         return {
             "fingerprint": self.fingerprint,
-            "order": ORDER_VERSION if beside else 1,
+            "order": order_version(bool(beside), bool(self.grouping)),
             "samples": order.samples,
             "batch": order.batch,
             "partial": order.partial,
@@ -91,6 +99,11 @@ class StateCodec:
             **beside,
             "decode": self.decode,
         }
+
+
+def order_version(beside: bool, grouped: bool) -> int:
+    """The least order version that has what a stream uses: something `beside` version 1, or groups of samples."""
+    return 3 if grouped else 2 if beside else 1
 
 
 def _counts(value: Any) -> TypeGuard[int]:

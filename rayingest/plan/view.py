@@ -110,6 +110,11 @@ class View:
             kept.append(row[mask].astype(kind))
         return replace(self, samples=samples, rows=np.concatenate(kept))
 
+    def ordinals(self) -> Iterator[np.ndarray]:
+        """Those of all samples, ascending, a part at a time; int64."""
+        for _, block, row in self._parts():
+            yield self.manifest.first_ordinal[block] + row
+
     def _parts(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """All samples by runs of blocks: the blocks, and each sample's block and row."""
         ends = self.first_place + self.samples

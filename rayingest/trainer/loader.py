@@ -27,8 +27,7 @@ from rayingest.trainer.timer import StepTimer
 class PlanView(Protocol):
     """What a loader needs to know of the plan."""
 
-    @property
-    def steps_per_epoch(self) -> int:
+    def steps_in(self, epoch: int) -> int:
         """Batches in an epoch, the same on every rank."""
 
     @property
@@ -90,16 +89,13 @@ class Loader:
             pin = resolve_pin(pin_memory, self.device)
             self._slots = SlotPool(pin) if slots is None else slots
             span = no_span if watch is None else watch.span
-            batches = _batches(
-                source, plan.steps_per_epoch, self.device, prefetch, self._slots, epochs, after_copy, span
-            )
+            batches = _batches(source, plan, self.device, prefetch, self._slots, epochs, after_copy, span)
         except BaseException:
             source.close()
             raise
         self.epochs = epochs
         self.rank, self.world_size = plan.rank, plan.world_size
         self._source, self._plan, self._batches = source, plan, batches
-        self._steps = plan.steps_per_epoch
         self._position: Position = (0, 0)  # of what the loop has received
         self._due: Position | None = None  # what `_batches` gives next; None: the source must be started
         self._pass_epoch: int | None = None  # of the last pass asked; None: the next one begins at `_position`
@@ -122,7 +118,8 @@ class Loader:
         return self._position[1]
 
     def __len__(self) -> int:
-        return self._steps
+        """Batches in the epoch of the position."""
+        return self._plan.steps_in(self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch, from its start. A pass under way ends.
@@ -149,7 +146,8 @@ class Loader:
             StateError: no state, or one of other data, order or global batch. Nothing has changed then.
         """
         epoch, step = self._plan.position(state)
-        self._move((epoch, step) if step < max(self._steps, 1) else (epoch + 1, 0), "load_state_dict was called")
+        steps = max(self._plan.steps_in(epoch), 1)
+        self._move((epoch, step) if step < steps else (epoch + 1, 0), "load_state_dict was called")
 
     def stats(self) -> dict[str, Any]:
         """The figures since the loader was made, and what they say of the last ten seconds.
@@ -193,14 +191,15 @@ class Loader:
         self._end_pass("a newer iterator of this loader was made, and one runs at a time")
         self._timer.begin()
         epoch, step = self._position if self._pass_epoch is None else (self._pass_epoch + 1, 0)
-        if self._steps and self._due != (epoch, step):
+        steps = self._plan.steps_in(epoch)
+        if steps and self._due != (epoch, step):
             self._due = None
             self._batches.reset()
             self._source.start(epoch, step)
             self._due = (epoch, step)
         self._pass_epoch = None
-        self._position = (epoch, step) if self._steps else (epoch + 1, 0)
-        return _Pass(self, self._pass_number, done=not self._steps)
+        self._position = (epoch, step) if steps else (epoch + 1, 0)
+        return _Pass(self, self._pass_number, steps)
 
     def _next(self, running: _Pass) -> Values:
         """The pass's next batch; whatever goes wrong ends the pass, and the position stays."""
@@ -221,7 +220,7 @@ class Loader:
             self._due = None
             raise
         epoch, step = position
-        running.done = step + 1 == self._steps
+        running.done = step + 1 == running.steps
         self._due = self._position = (epoch + 1, 0) if running.done else (epoch, step + 1)
         self._timer.handed(position)
         return values
@@ -243,10 +242,10 @@ class Loader:
 class _Pass:
     """The iterator of one pass. It keeps its loader, never the other way round: both dropped, the source is closed."""
 
-    def __init__(self, loader: Loader, number: int, done: bool) -> None:
+    def __init__(self, loader: Loader, number: int, steps: int) -> None:
         self._loader = loader
-        self.number = number
-        self.done = done
+        self.number, self.steps = number, steps
+        self.done = not steps
 
     def __iter__(self) -> Iterator[Values]:
         return self
@@ -257,7 +256,7 @@ class _Pass:
 
 def _batches(
     source: BatchSource,
-    steps: int,
+    plan: PlanView,
     device: torch.device,
     prefetch: int,
     slots: SlotPool,
@@ -269,7 +268,7 @@ def _batches(
         return HostBatches(source.get, after_copy)
 
     def may_run_ahead(position: Position) -> bool:
-        return epochs is None or position[0] != epochs - 1 or position[1] + 1 < steps
+        return epochs is None or position[0] != epochs - 1 or position[1] + 1 < plan.steps_in(position[0])
 
     return DevicePrefetcher(
         source.get,

@@ -31,6 +31,10 @@ class _Column:
     values: np.ndarray
     bounds: np.ndarray | None = None
 
+    def of(self, row: int) -> np.ndarray:
+        """A view of one sample's value."""
+        return self.values[row] if self.bounds is None else self.values[self.bounds[row] : self.bounds[row + 1]]
+
 
 @dataclass(frozen=True)
 class OpenBlock:
@@ -74,6 +78,20 @@ def whole_columns(
                 whole[places] = columns[name].values[rows]
             result[name] = whole
     return result
+
+
+def sample_views(
+    blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray, schema: Schema
+) -> list[dict[str, np.ndarray]] | None:
+    """The same samples one by one, as views of the blocks' memory, if they can be had so."""
+    if any(blocks[number].columns is None for number in np.unique(block_of)):
+        return None
+    samples = []
+    for number, row in zip(block_of.tolist(), row_of.tolist(), strict=True):
+        columns = blocks[number].columns
+        assert columns is not None
+        samples.append({name: columns[name].of(row) for name in schema})
+    return samples
 
 
 _Part = tuple[dict[str, _Column], np.ndarray, np.ndarray]

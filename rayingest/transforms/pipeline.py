@@ -19,13 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.plan.layout import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import collate
-from rayingest.transforms.columnar import OpenBlock, open_block, whole_columns
+from rayingest.transforms.columnar import OpenBlock, open_block, sample_views, whole_columns
 from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, name_of, user_line
+from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
 from rayingest.transforms.rows import Rows
@@ -44,7 +46,7 @@ class Pipeline:
     `source` is the place of the data set among those read together; `path` is how images are decoded, one of
     `decode_path.PATHS`. `collate`, where given, gets the list of sample dicts and returns a dict of arrays or lists
     with the batch as first axis. `schema` is what `learn` gave; samples are held to it, unless there is a `collate`;
-    its fields are padded as of `padding`. Raises ConfigError for stages that cannot work.
+    its fields are padded as of `padding`, or `packed`. Raises ConfigError for stages that cannot work.
     """
 
     stages: tuple[Stage, ...]
@@ -54,6 +56,7 @@ class Pipeline:
     schema: Schema | None = None
     path: str = PILLOW
     padding: Mapping[str, Pad] = field(default_factory=dict)
+    packed: PackedFields | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -65,6 +68,11 @@ class Pipeline:
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: self.__dict__[each.name] for each in fields(self)}  # set-up instances stay in their process
+
+    @property
+    def needs_whole_steps(self) -> bool:
+        """Whether a step's samples can only be put together all at once."""
+        return self.collate is not None or self.packed is not None
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:
@@ -102,7 +110,10 @@ class Pipeline:
             except DataError as error:
                 where = Rows(tables[table_of[place]]).where(int(row_of[place]))
                 raise DataError(error.reason, **where, sample=int(ordinals[place])) from error
-        return with_padding(infer(samples, samples.fixed), self.padding)
+        schema = with_padding(infer(samples, samples.fixed), self.padding)
+        if self.packed is not None:
+            self.packed.check(schema)
+        return schema
 
     def run_samples(
         self,
@@ -138,10 +149,24 @@ class Pipeline:
     @property
     def fixed_shapes(self) -> bool:
         """Whether a sample's part of every column is the same, whatever samples are beside it: nothing is padded."""
-        return self.schema is not None and not any(field.padded for field in self.schema.values())
+        if self.schema is None or self.packed is not None:
+            return False
+        return not any(field.padded for field in self.schema.values())
 
-    def finish(self, samples: Sequence[dict[str, Any]]) -> Columns:
-        """Collate samples of one or of several `run_samples`. Raises ConfigError for what does not fit together."""
+    def views(
+        self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray
+    ) -> list[dict[str, Any]] | None:
+        """What `run_samples` would give, where nothing is done to any sample: views of the blocks. Else None."""
+        return None if self.schema is None else sample_views(blocks, block_of, row_of, self.schema)
+
+    def finish(self, samples: Sequence[dict[str, Any]], layout: Layout | None = None) -> Columns:
+        """Put samples of one or of several `run_samples` together, all of a step's where it needs them whole.
+
+        With a `layout` where they are packed. Raises ConfigError for what does not fit together.
+        """
+        if self.packed is not None:
+            assert layout is not None, "packed rows have a layout"
+            return self.packed.pack(samples, layout)
         if self.collate is not None:
             return self._custom(list(samples))
         assert self.schema is not None, "learn the schema first"

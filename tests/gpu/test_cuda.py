@@ -52,7 +52,10 @@ class Source:
 
 
 class Plan:
-    steps_per_epoch, rank, world_size = 6, 0, 1
+    steps, rank, world_size = 6, 0, 1
+
+    def steps_in(self, epoch):
+        return self.steps
 
     def state(self, epoch, step):
         return {"epoch": epoch, "step": step}
@@ -224,7 +227,7 @@ def test_a_loader_gives_the_same_on_the_device_as_on_the_cpu(device):
     def run(**options):
         pool = options.get("slots")
         out = []
-        with Loader(Source(pool, Plan.steps_per_epoch), Plan(), **options) as loader:
+        with Loader(Source(pool, Plan.steps), Plan(), **options) as loader:
             for count, batch in enumerate(loader):
                 out.append(batch)
                 if count == 2:
@@ -257,22 +260,22 @@ def test_another_thread_may_iterate(device):
             for batch in loader:
                 found.append(bool((batch["image"].cpu() == torch.from_numpy(content(len(found)).copy())).all()))
 
-    with Loader(Source(None, Plan.steps_per_epoch), Plan(), device=device) as loader:
+    with Loader(Source(None, Plan.steps), Plan(), device=device) as loader:
         thread = threading.Thread(target=consume)
         thread.start()
         thread.join()
-    assert found == [True] * Plan.steps_per_epoch
+    assert found == [True] * Plan.steps
 
 
 def test_pinned_batches_on_the_cpu_path(device):
     """Asked for, the CPU path's tensors lie in pinned memory, and are the user's to keep."""
     pool = SlotPool(pin=True)
-    with Loader(Source(pool, Plan.steps_per_epoch), Plan(), slots=pool) as loader:
+    with Loader(Source(pool, Plan.steps), Plan(), slots=pool) as loader:
         kept = list(loader) + list(loader)
         assert loader.stats()["slots"] == len(kept)
     assert all(batch["image"].is_pinned() for batch in kept)
     for number, batch in enumerate(kept):
-        epoch, step = divmod(number, Plan.steps_per_epoch)
+        epoch, step = divmod(number, Plan.steps)
         assert np.array_equal(batch["image"].numpy(), content(epoch * 100 + step))
 
 

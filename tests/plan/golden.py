@@ -1,4 +1,7 @@
-"""What order version 1 is, as numbers. `python -m tests.plan.golden` writes the file that the test compares with."""
+"""What the order is, as numbers: version 1, and the groups of version 3.
+
+`python -m tests.plan.golden` writes the files that the tests compare with.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,18 @@ from typing import Any
 import numpy as np
 
 from rayingest.plan import keys
+from rayingest.plan.budget import Budget
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.grouped_order import GroupedOrder
 from rayingest.plan.manifest import Manifest, ShardBlocks
 from rayingest.plan.order import Order
+from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.view import View
 from tests.plan.cases import manifest, uniform
 
 FILE = Path(__file__).with_name("golden_order_v1.json")
+GROUPED_FILE = Path(__file__).with_name("golden_order_v3.json")
 
 _DOMAINS = ("blocks", "rotation", "window", "augment")
 _COUNTS = [3, 7, 1, 5, 9, 2, 8, 4, 6, 2]  # 47 samples
@@ -84,6 +93,53 @@ def compute() -> dict[str, Any]:
     }
 
 
+def compute_grouped() -> dict[str, Any]:
+    """Everything the golden file of groups holds."""
+    small, large = manifest(_COUNTS), uniform(40, 500, 1_000)
+    of_small = (np.arange(47) * 7) % 11
+    of_large = (np.arange(large.num_samples) * 7919) % 1500 % 1024
+    found: dict[str, Any] = {}
+    for name, packing in (("cut", Packing(10, cut=True)), ("best fit", Packing(10, cut=False))):
+        order = GroupedOrder.over(View.whole(small), of_small, packing, batch=4, partial="pad", seed=17, window=16)
+        planner = GroupedPlanner(small, order, of_small)
+        found[f"{name}, pad"] = [
+            str(order),
+            [_packed(planner, e, s) for e in (0, 1) for s in range(planner.steps_in(e))],
+        ]
+        order = GroupedOrder.over(
+            View.whole(large), of_large, Packing(1024, packing.cut), batch=16, partial="drop", seed=3
+        )
+        planner = GroupedPlanner(large, order, of_large)
+        picks = planner.picks(1, 40)
+        assert picks.layout is not None
+        pieces = (picks.layout.row, picks.ordinal[picks.layout.sample], picks.layout.begin, picks.layout.end)
+        found[f"{name}, defaults"] = [str(order), planner.steps_in(0), planner.steps_in(1), _digest(*pieces)]
+    for ranks in (1, 3):
+        order = GroupedOrder.over(
+            View.whole(small), of_small, Budget(20, ranks, 2), batch=ranks, partial="drop", seed=17, window=16
+        )
+        ranked = [GroupedPlanner(small, order, of_small, rank, ranks) for rank in range(ranks)]
+        steps = [(e, s) for e in (0, 1) for s in range(ranked[0].steps_in(e))]
+        found[f"budget, {ranks}"] = [str(order), [[p.picks(e, s).ordinal.tolist() for p in ranked] for e, s in steps]]
+    return found
+
+
+def _packed(planner: GroupedPlanner, epoch: int, step: int) -> list[list[list[int]]]:
+    """By row, the pieces: ordinal, begin and end; a repeat's ordinals are given as -1 - ordinal."""
+    picks = planner.picks(epoch, step)
+    layout = picks.layout
+    assert layout is not None
+    rows: list[list[list[int]]] = [[] for _ in range(layout.rows)]
+    ordinal = picks.ordinal[layout.sample]
+    ordinal = np.where(layout.valid[layout.row], ordinal, -1 - ordinal)
+    for row, *piece in zip(
+        layout.row.tolist(), ordinal.tolist(), layout.begin.tolist(), layout.end.tolist(), strict=True
+    ):
+        rows[row].append(piece)
+    return rows
+
+
 if __name__ == "__main__":
-    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in compute().items()]
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    for file, computed in ((FILE, compute()), (GROUPED_FILE, compute_grouped())):
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in computed.items()]
+        file.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,0 +1,50 @@
+"""The layout of packed rows: which piece of which sample lies where.
+
+Owns the arithmetic that decoders and the planner share, in places of the rows laid behind one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`rows` packed rows of `length` each, and the pieces that lie in them, row after row, in the order of the row.
+
+    A piece is what lies from `begin` to `end` in sample number `sample` of the step's; it is in row `row`. All int64,
+    one entry a piece. `valid` (bool[rows]): rows that are not repeat others.
+    """
+
+    length: int
+    rows: int
+    valid: np.ndarray
+    row: np.ndarray
+    sample: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """int64: where each piece begins in the rows laid behind one another."""
+        size = self.end - self.begin
+        before = np.cumsum(size) - size
+        first = np.searchsorted(self.row, self.row)
+        return np.asarray(self.row * self.length + before - before[first])
+
+    @cached_property
+    def segments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each segment begins, and the last ends, and the number of its piece, -1 for what is left of a row.
+
+        int64[segments + 1] and int64[segments].
+        """
+        ends = self.places + self.end - self.begin
+        left = ends[ends % self.length > 0]
+        left = left[~np.isin(left, self.places)]
+        begins = np.concatenate([self.places, left])
+        piece = np.concatenate([np.arange(len(self.places)), np.full(len(left), -1)])
+        order = np.argsort(begins, kind="stable")
+        return np.append(begins[order], self.rows * self.length), piece[order]
