@@ -77,7 +77,7 @@ def test_unknown_options_and_missing_shards_are_named(name: str, tmp_path: Path)
     """For every format."""
     with pytest.raises(ConfigError, match=f"unknown option 'nope' for format '{name}'; allowed: "):
         index_shard(name, Storage(), "/x", 1, 1, True, {"nope": 1})
-    if get_format(name).opens_shards:
+    if get_format(name).opens_shards and name != "iterables":  # whose shards are no files
         with pytest.raises(DataError, match="does not exist"):
             index_shard(name, Storage(), str(tmp_path / "x"), 1, 1, True, {})
 
