@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -119,19 +118,21 @@ def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_on_ray_data_the_command_packs(cluster: Any, tmp_path: Path) -> None:
-    """In parallel, with counts; an error as one line."""
+    """What is not there yet, with counts; an error is one line."""
     write_shards(tmp_path / "data", [20, 15, 7])
-    config = tmp_path / "c.yaml"
-    urls = json.dumps(f"{tmp_path}/data/*.tar")
-    config.write_text(f"read: {{format: webdataset, urls: {urls}, index: {tmp_path}/}}\nbatch: {{size: 8}}\n")
+    how = {"index": tmp_path / "index.arrow", "block_bytes": 4096}
+    data, layout = ri.read_webdataset(tmp_path / "data", **how), Layout("webdataset", 8000)
+    begun = Packing(data, survey(data, data.index_cache(), 0, False), str(tmp_path / "out"), layout)
+    begun.pack(begun.shards[0])
 
     def run(*arguments: str) -> Result:
-        return CliRunner().invoke(app, ["pack", str(config), str(tmp_path / "out"), *arguments])
+        options = ("--format", "webdataset", "--option", f"index={how['index']}", "--option", "block_bytes=4096")
+        return CliRunner().invoke(app, ["pack", str(tmp_path / "data"), str(tmp_path / "out"), *options, *arguments])
 
-    done = run("--shard-bytes", "30000")
+    done = run("--shard-bytes", "8000")
     assert done.exit_code == 0, done.output
-    assert "42 samples in" in done.stdout
+    count = len(begun.shards)
+    assert f"42 samples in {count} shards in {tmp_path / 'out'}, 1 of them there before" in done.stdout
+    assert len(samples(ri.read_webdataset(tmp_path / "out"))) == 42
     assert "Dataset" not in done.stderr
-    shards = len(list((tmp_path / "out").glob("*.tar")))
-    assert f"{shards} of them there before" in run("--shard-bytes", "30000").stdout
     assert "allowed: webdataset, parquet" in run("--to", "tfrecord").stderr
