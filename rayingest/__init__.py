@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rayingest.trainer.loader import Loader
     from rayingest.transforms import images
     from rayingest.transforms.padding import Pad
+    from rayingest.transforms.text import Tokenize
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _HOMES = {
     "Loader": "rayingest.trainer.loader",
     "Pad": "rayingest.transforms.padding",
     "Pool": "rayingest.cluster.pool",
+    "Tokenize": "rayingest.transforms.text",
     "from_ray": "rayingest.interop",
     "from_torch": "rayingest.interop",
     "from_torch_iterable": "rayingest.interop",
@@ -71,6 +73,7 @@ __all__ = [
     "Pad",
     "Pool",
     "StateError",
+    "Tokenize",
     "WorkerError",
     "from_ray",
     "from_torch",

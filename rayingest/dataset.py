@@ -172,8 +172,9 @@ class Dataset:
                 each goes where it fits best, for fine-tuning; none may be longer than a row.
         """
         self._refuse_beside_sampler("pack")
-        packed = replace(self, packing=Packed(Packing(length, cut), tuple(field)))
-        return packed if self.lengths is not None else packed.length(field[0])
+        names = (field,) if isinstance(field, str) else tuple(field)
+        packed = replace(self, packing=Packed(Packing(length, cut), names))
+        return packed if self.lengths is not None else packed.length(names[0])
 
     @checked()
     def take(self, count: Positive) -> Dataset:
