@@ -1,4 +1,4 @@
-"""A slow node, planted and found: three nodes decode, on one of them every sample takes ten times as long.
+"""A slow node, planted and found: of the nodes that decode, one takes ten times as long for every sample.
 
     python jobs/slow_node.py
 
@@ -32,7 +32,8 @@ from rayingest.observe.top import parse, scrape, snapshots, table
 from rayingest.plan.metrics import between
 
 BATCH, SAMPLE_SECONDS, STEP_SECONDS = 20, 0.005, 0.06
-TRIES = 3
+FAST, TRIES = 3, 3
+"""Decoders of the head, which would do by themselves; diagnoses until one is as expected."""
 
 
 def work(slow: str, factor: float, sample: dict[str, Any]) -> dict[str, Any]:
@@ -47,14 +48,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--factor", type=float, default=10.0, help="so many times as long a sample takes there")
     parser.add_argument("--steps", type=int, default=100, help="from which a diagnosis is made")
+    parser.add_argument("--others", type=int, default=2, help="nodes of one decoder, besides the head and the slow one")
     options = parser.parse_args()
     quiet = {"include_log_monitor": False, "object_store_memory": 100 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **quiet})
-    nodes = [cluster.add_node(num_cpus=cpus, **quiet) for cpus in (1, 2, 1)]
+    unused = {"include_dashboard": False, "_system_config": {"prestart_worker_first_driver": False}}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": FAST, **quiet, **unused})
+    others = [cluster.add_node(num_cpus=1, **quiet) for _ in range(options.others)]
+    slow = cluster.add_node(num_cpus=1, **quiet)
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            report = planted(cluster, nodes[0], Path(folder), options.factor, options.steps)
+            workers = FAST + len(others) + 1
+            report = planted(cluster, slow, Path(folder), workers, options.factor, options.steps)
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -62,14 +67,14 @@ def main() -> int:
     return 0 if report["named"] and report["named_by_top"] and report["removed"] else 1
 
 
-def planted(cluster: Cluster, slow: Any, folder: Path, factor: float, steps: int) -> dict[str, Any]:
+def planted(cluster: Cluster, slow: Any, folder: Path, workers: int, factor: float, steps: int) -> dict[str, Any]:
     """What was said of the slow node before and after it was taken out."""
     (folder / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(4000)))
     data = ri.read_json(f"{folder}/a.jsonl", index=str(folder), block_bytes=512)
     data = data.map(partial(work, slow.node_id, factor)).shuffle(seed=1, window=200).batch(BATCH)
-    with data.loader(workers=4) as loader:
+    with data.loader(workers=workers) as loader:
         batches: Iterator[Any] = chain.from_iterable(repeat(loader))
-        while loader.figures()["decoders"] < 4:
+        while loader.figures()["decoders"] < workers:
             run(batches, 5)
         exported, begun = parse(scrape(ray.nodes())), time.monotonic()
         before = looked_at(loader, batches, steps, "slow node")

@@ -1,9 +1,13 @@
 """A loader's passes and its position, over a source that records what it is asked."""
 
+import io
 import json
 
 import pytest
 from fake_source import STEPS, Plan, Source, epoch_of, xs
+from rich.console import Console
+from rich.progress import Progress
+from tqdm import tqdm
 
 from rayingest.errors import ConfigError, StateError
 from rayingest.trainer import Loader
@@ -16,6 +20,19 @@ def test_passes_follow_each_other_without_a_restart(make):
     assert source.starts == [(0, 0)]
     assert len(loader) == STEPS
     assert (loader.rank, loader.world_size) == (1, 3)
+
+
+def test_bars_of_tqdm_and_rich_know_how_long_an_epoch_is(make):
+    """Each pass has a bar of its own length, which is full at its end."""
+    loader, _ = make()
+    output = io.StringIO()
+    assert xs(tqdm(loader, file=output, mininterval=0, ascii=True)) == epoch_of(0)
+    assert f"{STEPS}/{STEPS}" in output.getvalue()
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with Progress(console=console) as progress:
+        assert xs(progress.track(loader)) == epoch_of(1)
+        (task,) = progress.tasks
+    assert (task.total, task.finished) == (STEPS, True)
 
 
 def test_position_counts_the_batch_in_hand(make):
