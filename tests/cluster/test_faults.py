@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import OutOfMemoryError, RayActorError
 
 import rayingest as ri
 from rayingest import silence
+from rayingest.cluster.executor import Executor
 from tests.streams import fail_on_seven, images, joined, rows, run, write_shards
 
 
@@ -39,6 +41,28 @@ def test_a_dead_decoder_and_a_dead_reader_change_nothing(cluster: Any, shards: s
                 if step == 3:
                     cluster.kill(next(member.actor for member in pool_of_3.members if member.role == role))
         assert loader.stats()["workers_lost"] == 2
+    assert seen == run(data, epochs=2)[0]
+
+
+def test_a_decoder_that_is_ended_for_memory_changes_nothing(
+    cluster: Any, shards: str, pool_of_3: ri.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray reports such a death by an error that is no RayActorError; it is put in the place of that of a killed one."""
+    data = images(shards, 24)
+    failed = Executor._failed
+
+    def for_memory(executor: Executor, task: int, call: Any, error: BaseException) -> Any:
+        dead = isinstance(error, RayActorError)
+        return failed(executor, task, call, OutOfMemoryError("the node is low on memory") if dead else error)
+
+    monkeypatch.setattr(Executor, "_failed", for_memory)
+    seen = []
+    with data.loader(pool=pool_of_3, epochs=2, max_bytes=60_000) as loader:
+        for batch in (batch for _ in range(2) for batch in loader):
+            seen.append(rows(batch))
+            if len(seen) == 4:
+                cluster.kill(next(member.actor for member in pool_of_3.members if member.role == "decoder"))
+        assert loader.stats()["workers_lost"] == 1
     assert seen == run(data, epochs=2)[0]
 
 
