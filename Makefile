@@ -11,7 +11,7 @@ demo: setup
 
 # With Debian's package `prometheus` installed its configuration is checked too; `jobs/check_dashboards.py` checks more.
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest
 
 lint: setup
 	$(BIN)/ruff check .

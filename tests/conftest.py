@@ -30,20 +30,6 @@ settings.register_profile(
 settings.load_profile("fixed")
 
 
-LONG = (
-    "tests.test_jobs",
-    "tests.cluster.test_chaos",
-    "tests.test_readme",
-    "tests.cluster.test_bottlenecks",
-    "tests.cluster.test_slow_node",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that processes which share the files (`-n`) end together."""
-    items.sort(key=lambda item: item.module.__name__ not in LONG)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Indexes are kept in a folder of this run's, in this process and in all that it starts."""
