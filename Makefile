@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test lint types bench-env
+.PHONY: setup demo test test-long lint types bench-env
 
 demo: setup
 	$(BIN)/python jobs/train_digits.py
@@ -12,6 +12,10 @@ demo: setup
 # With Debian's package `prometheus` installed its configuration is checked too; `jobs/check_dashboards.py` checks more.
 test: setup
 	$(BIN)/pytest
+
+# What takes long: a slow node and a slow rank, a probe against planted bottlenecks.
+test-long: setup
+	$(BIN)/pytest -m long
 
 lint: setup
 	$(BIN)/ruff check .

@@ -134,6 +134,7 @@ def test_a_cache_against_slow_storage(
     found_to_be("consumer", data, step=0.06, steps=8, pool=pool_of_1)
 
 
+@pytest.mark.long
 def test_a_slow_rank(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> None:
     """Two ranks in step, one with a decoder too few: it is named, and what is advised for it removes it."""
     data = described(many, slower)

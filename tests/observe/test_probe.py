@@ -60,6 +60,7 @@ def test_the_report_is_one_page_that_needs_nothing_else() -> None:
     assert told == {"batch": {"size": 64}, "loader": {"workers": 2, "prefetch": 1}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("short", ["storage", "decode"])
 def test_differential_runs_tell_storage_from_decoding(short: str, cluster: Any, tmp_path: Path, web: WebServer) -> None:
     """Requests that take 0.3 s, or 5 ms of decoding a sample: the stall is where it was planted."""
