@@ -56,7 +56,7 @@ class Dispatch(Outcomes):
             idle = self._reader() is not None and self.residency.next_wanted() is not None
             return "room" if idle else "read"
         ready = self.backlog.next_ready()
-        near = ready is not None and ready.step <= self.backlog.due + self._decode_ahead() and self.pace.measured
+        near = ready is not None and ready.step <= self._begin_by() and self.pace.measured
         return "room" if near and self.workforce.free("decoder") is not None else "decode"
 
     def _walk(self) -> None:
@@ -107,6 +107,8 @@ class Dispatch(Outcomes):
         pieces: list[Piece] = []
         rows = 0.0
         while (piece := self.backlog.next_ready()) is not None and self._may_decode(piece):
+            if not pieces and piece.step > self._begin_by():
+                break
             if (pieces and rows + piece.size > self.pace.task_rows) or (piece.suspect and (pieces or worker.busy)):
                 break
             pieces.append(piece)
@@ -184,6 +186,14 @@ class Dispatch(Outcomes):
         """Steps behind the one due that may be decoded: enough to keep all decoders busy."""
         busy = (self.workforce.slots("decoder") + 1) * self.pace.task_rows // max(1, self.backlog.longest)
         return max(self.limits.ready, busy)
+
+    def _begin_by(self) -> int:
+        """The last step that a decode may begin with: behind it there are too few for a whole task. They can wait until
+        there are more, where a decoder that took each as it comes would cost everyone a task's overhead for it.
+        """
+        ahead = min(self._decode_ahead(), self.limits.ahead - 1)
+        share = ahead // (self.workforce.slots("decoder") + 1)
+        return self.backlog.due + ahead - min(share, self.pace.task_rows // max(1, self.backlog.longest))
 
     def _outputs(self) -> tuple[int, int]:
         """Bytes of outputs of steps that are not due, and bytes kept for the step due, whatever it has used of them."""
