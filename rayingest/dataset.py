@@ -36,12 +36,12 @@ from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
-from rayingest.stream import Work
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+from rayingest.work import Work
 
 if TYPE_CHECKING:
     from rayingest.surveying import Surveyed

@@ -14,8 +14,9 @@ import numpy as np
 
 from rayingest.errors import ConfigError
 from rayingest.options import Count, checked
-from rayingest.stream import Rows, Spans, Work, heads_of, spans_of
+from rayingest.stream import heads_of, spans_of
 from rayingest.surveying import survey
+from rayingest.work import Rows, Spans, Work
 
 if TYPE_CHECKING:
     import ray.data

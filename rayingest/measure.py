@@ -18,13 +18,14 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.plan.manifest import Manifest
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.kept import KeptFile
-from rayingest.stream import Spans, Work, spans_of
+from rayingest.stream import spans_of
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.program import compile_stages
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.stages import Decode, Select, Stage
+from rayingest.work import Spans, Work
 
 MEASURE_VERSION = 1
 

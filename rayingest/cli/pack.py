@@ -30,12 +30,13 @@ from rayingest.options import known_names
 from rayingest.plan.view import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
-from rayingest.stream import Rows, Span, Work, spans_of
+from rayingest.stream import spans_of
 from rayingest.surveying import Surveyed
 from rayingest.transforms.decoders import IMAGES
 from rayingest.transforms.images import Decode, Resize
 from rayingest.transforms.pixels import open_image
 from rayingest.transforms.rows import Rows as RawRows
+from rayingest.work import Rows, Span, Work
 
 RECORD = "packing.json"
 _LOSSLESS = ("png",)

@@ -24,9 +24,9 @@ from rayingest.options import known_names
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.sources import READERS
 from rayingest.storage.urls import Listing
-from rayingest.stream import Rows, Span, Work
 from rayingest.transforms.decode_path import choose_path
 from rayingest.transforms.pipeline import Samples
+from rayingest.work import Rows, Span, Work
 
 T = TypeVar("T")
 R = TypeVar("R")

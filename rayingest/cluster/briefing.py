@@ -15,7 +15,8 @@ import ray.exceptions as rx
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.pool import Member, Pool
 from rayingest.errors import ConfigError, IngestError, WorkerError
-from rayingest.stream import Stream, Work
+from rayingest.stream import Stream
+from rayingest.work import Work
 
 _TRIES = 2
 """So many decoders may die while they learn from a block's first samples before the next block's are taken."""

@@ -18,8 +18,8 @@ from rayingest.cluster.site import Site, here
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
-from rayingest.stream import Head, Parts, Work
 from rayingest.transforms.columnar import OpenBlock
+from rayingest.work import Head, Parts, Work
 
 CONTROL = "control"
 """Calls of this group are answered at once, on a thread of their own, however long a decode takes."""

@@ -15,8 +15,8 @@ import ray
 
 from rayingest.cluster.site import Site, here
 from rayingest.errors import IngestError
-from rayingest.storage.files import Tally
-from rayingest.stream import Spans, Work
+from rayingest.storage.tally import Tally
+from rayingest.work import Spans, Work
 
 THREADS = 32
 """Reads at a time: at 100 ms each, and 2 MiB a block, some 600 MB a second."""

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
@@ -23,12 +22,13 @@ from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
-from rayingest.storage.library_log import hide_credentials
+from rayingest.storage.fsspec_log import hide_credentials
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import local_path
 from rayingest.storage.range_file import RangeFile
 from rayingest.storage.ranges import coalesced, cut
 from rayingest.storage.redact import redact, redact_text
+from rayingest.storage.tally import Tally
 
 T = TypeVar("T")
 
@@ -41,21 +41,6 @@ _S3_CONFIG = {"max_pool_connections": 64}
 
 
 _counting = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Tally:
-    """What was counted: tries after a failure, and ranges found, or not, in the cache on disk."""
-
-    retries: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
-
-    def __sub__(self, other: Tally) -> Tally:
-        return Tally(*(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Storage:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayingest.storage.library_log import hide_credentials
+from rayingest.storage.fsspec_log import hide_credentials
 from rayingest.storage.redact import redact, redact_text
 
 

@@ -1,0 +1,189 @@
+"""What workers do for a stream: read blocks, learn the schema, decode rows of them.
+
+Owns the joint of formats and transforms, as far as a worker needs it: picklable, and free of the manifest and the plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import DataError, IngestError
+from rayingest.formats import get_format
+from rayingest.formats.protocol import Block, Shard
+from rayingest.plan.layout import Layout
+from rayingest.plan.protocols import Columns
+from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
+from rayingest.transforms.columnar import OpenBlock
+from rayingest.transforms.pipeline import Pipeline, Samples
+from rayingest.transforms.rows import Rows as RawRows
+
+_SHARDS_AT_ONCE = 16
+
+Span = tuple[str, int, str, list[Block]]
+"""A shard's URL, its size and mark when it was indexed, and blocks of it."""
+
+Spans = list[Span]
+"""One for each shard to read from."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
+
+    `options` are the format's, `strict` as for indexing. `skip`: samples that cannot be had are left out and named, for
+    others to stand in for them.
+    """
+
+    format_name: str
+    storage: Storage
+    pipeline: Pipeline
+    strict: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    skip: bool = False
+
+    def read(self, spans: Spans) -> list[pa.Table]:
+        """One raw table for each block. Raises DataError, ConfigError."""
+        format_ = get_format(self.format_name)
+        columns = self.pipeline.columns
+
+        def of_shard(span: Span) -> list[pa.Table]:
+            url, size, mark, blocks = span
+            return format_.read(Shard(self.storage, url, size, self.strict, self.options, mark), blocks, columns)
+
+        if len(spans) < 2 or all(local_path(url) is not None for url, *_ in spans):
+            return [table for span in spans for table in of_shard(span)]
+        with ThreadPoolExecutor(min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard") as pool:  # each waits for answers
+            return [table for tables in pool.map(of_shard, spans) for table in tables]
+
+    def learnt(self, heads: Sequence[Head]) -> Work:
+        """The same work with the schema of its samples: those of the first head that has any good ones.
+
+        Raises ConfigError where the description does not fit the data, DataError where no head can be read or decoded.
+        """
+        first: DataError | None = None
+        for spans, rows in heads:
+            try:
+                schema = self.pipeline.learn(self.read(spans), rows.table_of, rows.row_of, rows.ordinals)
+                return replace(self, pipeline=replace(self.pipeline, schema=schema))
+            except DataError as error:
+                if error.transient:
+                    raise
+                first = first or self._explained(error, spans)
+        raise first or DataError("there are no samples")
+
+    def _explained(self, error: DataError, spans: Spans) -> DataError:
+        """The error, and which of the raw fields to be read no sample of this block has: that may be all there is."""
+        if self.pipeline.columns is None:
+            return error
+        everything = replace(self, pipeline=replace(self.pipeline, stages=()))
+        try:
+            raw = RawRows(everything.read(spans)[0])
+        except IngestError:
+            return error
+        absent = [name for name in self.pipeline.columns if name not in raw.names]
+        if raw.has_documents or not absent:
+            return error
+        found = f"no sample around it has a field {absent[0]!r}; there are {', '.join(map(repr, raw.names))}"
+        return error.saying(f"{error.reason}; {found}")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length.
+
+    Where they are packed, sample i must be `lengths[i]` long, and `layout` is that of all the step's, if they are that.
+    """
+
+    cycle: int
+    table_of: np.ndarray
+    row_of: np.ndarray
+    ordinals: np.ndarray
+    lengths: np.ndarray | None = None
+    layout: Layout | None = None
+
+    def samples(self, work: Work, tables: Sequence[pa.Table]) -> tuple[Samples, dict[int, DataError]]:
+        """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
+        bad: dict[int, DataError] = {}
+        chosen = (self.table_of, self.row_of, self.ordinals, self.cycle)
+        samples = work.pipeline.run_samples(tables, *chosen, bad if work.skip else None)
+        misfit = self._misfit(work, samples)
+        if misfit is not None:
+            place, reason = misfit
+            where = RawRows(tables[self.table_of[place]]).where(int(self.row_of[place]))
+            raise DataError(reason, **where, sample=int(self.ordinals[place]))
+        return samples, bad
+
+    def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> Columns | None:
+        """All of them as columns at once, where nothing is done to any: none can be bad then. Else None."""
+        if work.pipeline.packed is None:
+            return work.pipeline.whole(blocks, self.table_of, self.row_of)
+        views = None if self.layout is None else work.pipeline.views(blocks, self.table_of, self.row_of)
+        return None if views is None or self._misfit(work, views) else work.pipeline.finish(views, self.layout)
+
+    def _misfit(self, work: Work, samples: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
+        """The place of the first sample that is not as long as was planned, and what to say of it."""
+        packed = work.pipeline.packed
+        if packed is None or self.lengths is None:
+            return None
+        for place, (sample, length) in enumerate(zip(samples, self.lengths.tolist(), strict=True)):
+            reason = packed.misfit(sample, length)
+            if reason:
+                return place, reason
+        return None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Samples to decode together, as parts of several steps: those of part i are [bounds[i], bounds[i + 1]) of them.
+
+    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker. `lengths` and
+    `layouts`, an entry a part, are those of packed rows, as `Rows` has them.
+    """
+
+    cycles: tuple[int, ...]
+    bounds: tuple[int, ...]
+    table_of: np.ndarray
+    row_of: np.ndarray
+    ordinals: np.ndarray
+    lengths: np.ndarray | None = None
+    layouts: tuple[Layout | None, ...] = ()
+
+    def __iter__(self) -> Iterator[Rows]:
+        """The parts."""
+        layouts = self.layouts or (None,) * len(self.cycles)
+        for cycle, layout, (begin, end) in zip(self.cycles, layouts, itertools.pairwise(self.bounds), strict=True):
+            lengths = None if self.lengths is None else self.lengths[begin:end]
+            where = self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end]
+            yield Rows(cycle, *where, lengths, layout)
+
+    def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
+        """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""
+        if not work.pipeline.fixed_shapes:
+            return None
+        columns = work.pipeline.whole(blocks, self.table_of, self.row_of)
+        return None if columns is None else JoinedColumns(columns, self.bounds)
+
+
+@dataclass(frozen=True)
+class JoinedColumns:
+    """The columns of several parts one behind the other; `bounds` as in `Parts`."""
+
+    columns: Columns
+    bounds: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Columns]:
+        """Each part's own, which share their memory."""
+        for begin, end in itertools.pairwise(self.bounds):
+            yield {name: column[begin:end] for name, column in self.columns.items()}
+
+
+Head = tuple[Spans, Rows]
+"""A block, and its first samples."""
