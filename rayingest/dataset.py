@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rayingest.errors import ConfigError
 from rayingest.exporting import make_ray_dataset
 from rayingest.formats import get_format
+from rayingest.kinds import Count, Flag, Function, Length, Positive, Seed, Text
 from rayingest.loading import make_loader
 from rayingest.measure import LengthOf, Measure
-from rayingest.options import (
-    Count,
-    Flag,
-    Function,
-    Length,
-    Positive,
-    Seed,
-    Text,
-    checked,
-    one_of,
-)
+from rayingest.options import checked, one_of
 from rayingest.ordering import Batching, Fields, Packed, Padding, Shuffle, make_planner, resolve_order
 from rayingest.plan.drawn import Sampling
 from rayingest.plan.manifest import Population

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.options import Count, checked
+from rayingest.kinds import Count
+from rayingest.options import checked
 from rayingest.stream import heads_of, spans_of
 from rayingest.surveying import survey
 from rayingest.work import Rows, Spans, Work

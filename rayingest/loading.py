@@ -7,23 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.errors import ConfigError
+from rayingest.kinds import AfterCopy, Bytes, Count, Decoders, Device, Flag, Folder, MaxErrors, Positive, Seconds
 from rayingest.observe.rescale import Rescale
 from rayingest.observe.watch import LoaderWatch
-from rayingest.options import (
-    AfterCopy,
-    Bytes,
-    Count,
-    Decoders,
-    Device,
-    Flag,
-    Folder,
-    MaxErrors,
-    Positive,
-    Seconds,
-    checked,
-    kind,
-    one_of,
-)
+from rayingest.options import checked, kind, one_of
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.grouped import GroupedPlanner

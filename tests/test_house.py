@@ -28,6 +28,7 @@ FLOOR = {
     "quarantine": 1,
     "silence": 0,
     "options": 1,
+    "kinds": 1,
     "cluster": 2,
     "local": 2,
     "trainer": 3,

@@ -27,7 +27,8 @@ from rayingest.cluster.decoder import CONTROL, Decoder
 from rayingest.cluster.reader import THREADS, Reader
 from rayingest.cluster.site import Site
 from rayingest.errors import ConfigError, IngestError, WorkerError
-from rayingest.options import Seconds, checked, whole
+from rayingest.kinds import Seconds
+from rayingest.options import checked, whole
 
 Role = Literal["reader", "decoder"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
-from rayingest.options import Place, Urls
+from rayingest.kinds import Place, Urls
 from rayingest.storage.disk_cache import DiskCache
 
 BLOCK_BYTES = 2 << 20

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rayingest.dataset import Dataset
-from rayingest.options import Bytes, Folder, Names, Place, StorageOptions, Urls, checked
+from rayingest.kinds import Bytes, Folder, Names, Place, StorageOptions, Urls
+from rayingest.options import checked
 from rayingest.sources.common import BLOCK_BYTES, agree, described
 
 

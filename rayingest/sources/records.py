@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rayingest.dataset import Dataset
-from rayingest.options import Bytes, Flag, Folder, Names, Place, Positive, StorageOptions, Urls, checked
+from rayingest.kinds import Bytes, Flag, Folder, Names, Place, Positive, StorageOptions, Urls
+from rayingest.options import checked
 from rayingest.sources.common import BLOCK_BYTES, agree, described
 
 

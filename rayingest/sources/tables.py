@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rayingest.dataset import Dataset
-from rayingest.options import Bytes, Character, Folder, Names, Place, Positive, StorageOptions, Texts, Urls, checked
+from rayingest.kinds import Bytes, Character, Folder, Names, Place, Positive, StorageOptions, Texts, Urls
+from rayingest.options import checked
 from rayingest.sources.common import BLOCK_BYTES, agree, described
 
 
