@@ -23,6 +23,7 @@ from rayingest.plan.calendar import Calendar
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.runs import runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +242,7 @@ def _repeats(index: np.ndarray) -> np.ndarray:
     """How often each index came before."""
     by_index = np.argsort(index, kind="stable")
     ordered = index[by_index]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(index) else np.zeros(0, np.int64)
-    counts = np.diff(np.r_[starts, len(index)])
+    starts, counts = runs(ordered)
     result = np.empty_like(index)
     result[by_index] = np.arange(len(index)) - np.repeat(starts, counts)
     return result

@@ -19,6 +19,7 @@ from rayingest.plan.keys import MAX_SORTED, fold, permutation, permute
 from rayingest.plan.layout import Layout
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.order import Order
+from rayingest.plan.runs import runs
 from rayingest.plan.view import View
 
 _PIECE = 16384
@@ -109,9 +110,9 @@ class Planner:
             mine = Share(np.zeros(1, np.int64), np.full(1, at * self.order.lane_batch), np.ones(1, bool))
             mine = Share(mine.lane, np.minimum(mine.position, self.order.lane_samples[0] - 1), mine.valid)
         # A lane's window is that of the first of its rows, which matters in a last step alone.
-        starts = np.flatnonzero(np.r_[True, mine.lane[1:] != mine.lane[:-1]])
+        starts, counts = runs(mine.lane)
         first = np.minimum.reduceat(mine.position, starts) // self.order.lane_batch
-        asked = np.repeat(first, np.diff(np.r_[starts, len(mine.lane)]))
+        asked = np.repeat(first, counts)
         place, until, window_begin, window_end = self._places(cycle, mine.lane, mine.position, asked)
         block, row, ordinal = self.locate(cycle, place)
         if self.order.seed is None:
@@ -178,17 +179,21 @@ class Planner:
         if order.seed is None:
             zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(lane)))
             return position, position, zero, end
-        number, begin, end = order.windows(lane, step)
-        starts = np.flatnonzero(np.r_[True, (lane[1:] != lane[:-1]) | (number[1:] != number[:-1])])
-        counts = np.diff(np.r_[starts, len(lane)])
-        windows = lane[starts], number[starts], begin[starts], (end - begin)[starts]
+        starts, counts = runs(lane, step)
+        lane = lane[starts]
+        number, begin, end = order.windows(lane, step[starts])
+        again, _ = runs(lane, number)  # a window lasts for steps
+        lane, number, begin, end, starts = (array[again] for array in (lane, number, begin, end, starts))
+        counts = np.add.reduceat(counts, again)
         lane_begin, samples = order.lane_begin[lane], order.lane_samples[lane]
-        place = lane_begin + begin + self._mix(cycle, *windows, position - begin, starts, counts)
+        offset = position - np.repeat(begin, counts)
+        mixed = self._mix(cycle, lane, number, begin, end - begin, offset, starts, counts)
+        place = np.repeat(lane_begin + begin, counts) + mixed
         until = np.where(end >= samples, order.steps, -(-end // order.lane_batch))
         whole = order.window_steps * order.lane_batch
         begin = np.maximum(0, np.minimum(begin, end - whole))
         end = np.minimum(samples, np.maximum(end, begin + whole))
-        return place, until, lane_begin + begin, lane_begin + end
+        return place, *(np.repeat(array, counts) for array in (until, lane_begin + begin, lane_begin + end))
 
     def _mix(
         self,
@@ -228,7 +233,8 @@ class Planner:
             else:
                 ahead = _PIECE * lane // self.order.lanes  # lanes come to the end of their pieces in turn
                 end = min(size, ((high + ahead) // _PIECE + 1) * _PIECE - ahead)
-                kept = (cycle, number), low, permute(np.arange(low, end), size, key)
+                piece = permute(np.arange(low, end), size, key).astype(np.min_scalar_type(size))  # small: caches
+                kept = (cycle, number), low, piece
             self._pieces[lane] = kept
         return kept[1], kept[2]
 

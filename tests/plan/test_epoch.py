@@ -1,6 +1,7 @@
 """One epoch's sequence."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,16 @@ def test_the_sequence_is_all_samples_by_the_rules(case: reference.Rules, epoch: 
     places = located(case.counts, order(case), epoch)
     assert places == reference.sequence(case, epoch)
     assert sorted(places) == [(block, row) for block, count in enumerate(case.counts) for row in range(count)]
+
+
+@pytest.mark.parametrize("counts", [(1,) * 300 + (100_000,), (100_000, *(0, 1) * 100, 5_000), (0, 7, 0, 0, 3)])
+def test_blocks_of_very_unequal_sizes(counts: tuple[int, ...]) -> None:
+    """Many blocks where one of the mean size would be, and blocks that hold nothing."""
+    made = Order(sum(counts), 10, "drop", 5, 1, 1)
+    for epoch in range(3):
+        places = located(counts, made, epoch)
+        assert sorted(places) == [(block, row) for block, count in enumerate(counts) for row in range(count)]
+        assert len([at for at in range(1, len(places)) if places[at][0] != places[at - 1][0]]) <= len(counts)
 
 
 def test_file_order_is_the_same_in_every_epoch() -> None:
