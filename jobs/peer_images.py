@@ -78,7 +78,10 @@ def _hugging_face(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 class GrainEpochs:
-    """Grain: a shuffled map-style dataset, in processes of its own; a new iterator every epoch."""
+    """Grain: a shuffled map-style dataset, in processes of its own; a new iterator every epoch.
+
+    Its workers make 500 batches ahead unless told otherwise: then a turn would only take what was made before it.
+    """
 
     def __init__(self, data: Corpus, workers: int) -> None:
         import grain
@@ -86,7 +89,7 @@ class GrainEpochs:
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
         source = grain.MapDataset.source(TarImages(data.shards)).shuffle(seed=SEED)
         pairs = source.map(_numpy).batch(BATCH, drop_remainder=True)
-        self._data = pairs.to_iter_dataset().mp_prefetch(options)
+        self._data = pairs.to_iter_dataset(grain.ReadOptions(4, prefetch_buffer_size=4)).mp_prefetch(options)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._data)
@@ -108,7 +111,8 @@ class SpdlEpochs:
         builder = PipelineBuilder().add_source(np.random.permutation(len(self._images)).tolist())
         builder = builder.pipe(self._images.__getitem__, concurrency=self._workers, output_order="input")
         builder = builder.aggregate(BATCH, drop_last=True).pipe(_stack).add_sink(2)
-        with builder.build(num_threads=self._workers + 1).auto_stop() as pipeline:
+        pipeline = builder.build(num_threads=self._workers + 1)
+        with pipeline.auto_stop():
             yield from pipeline
 
 
