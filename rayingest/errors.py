@@ -41,15 +41,19 @@ class DataError(IngestError):
 
     def saying(self, reason: str) -> DataError:
         """The same error with another reason."""
-        return _rebuild_data_error(reason, self.__reduce__()[1][1])
+        return _rebuild_data_error(type(self), reason, self.__reduce__()[1][2])
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = {"shard": self.shard, "offset": self.offset, "sample": self.sample, "key": self.key}
-        return _rebuild_data_error, (self.reason, {**place, "transient": self.transient})
+        return _rebuild_data_error, (type(self), self.reason, {**place, "transient": self.transient})
 
 
-def _rebuild_data_error(reason: str, rest: dict[str, Any]) -> DataError:
-    return DataError(reason, **rest)
+def _rebuild_data_error(kind: type[DataError], reason: str, rest: dict[str, Any]) -> DataError:
+    return kind(reason, **rest)
+
+
+class DeadlySampleError(DataError):
+    """A sample that ended its worker whenever it was decoded."""
 
 
 class StateError(IngestError):

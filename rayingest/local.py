@@ -17,7 +17,7 @@ import pyarrow as pa
 from rayingest.errors import DataError, IngestError
 from rayingest.plan.durations import Durations
 from rayingest.plan.protocols import Batch, array_bytes
-from rayingest.plan.standins import FilledStep
+from rayingest.plan.standins import FilledStep, Known
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
 from rayingest.transforms.pipeline import Samples
@@ -40,7 +40,7 @@ class LocalSource:
         self._steps = stream.steps(0, 0)
         self._tables: OrderedDict[int, pa.Table] = OrderedDict()
         self._held = 0
-        self._broken: dict[int, DataError] = {}  # blocks that cannot be read, once that is known
+        self._known = Known()
         self._closed = False
         self._counts: dict[str, float] = {
             **dict.fromkeys(("read_seconds", "decode_seconds"), 0.0),
@@ -57,7 +57,7 @@ class LocalSource:
         pipeline = self._stream.work.pipeline
         if pipeline.schema is None and pipeline.collate is None:
             self._stream = replace(self._stream, work=self._stream.work.learnt(self._stream.heads()))
-        step = FilledStep(self._stream.planner, next(self._steps), self._broken)
+        step = FilledStep(self._stream.planner, next(self._steps), self._known)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
         columns = self._stream.work.pipeline.finish(self._samples(step), step.picks.layout)
         read = self._counts["read_seconds"] - read_before

@@ -28,6 +28,7 @@ from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
 from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, array_bytes
+from rayingest.plan.standins import Known
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.stream import Stream
 
@@ -87,8 +88,8 @@ class Feeder:
         # Of the thread alone:
         self._serving = 0
         self._looked = 0.0
-        self._walk = Walk(stream, 0, 0, 0, {})
-        self._broken: dict[int, DataError] = {}  # blocks that cannot be read, once that is known
+        self._known = Known()
+        self._walk = Walk(stream, 0, 0, 0, self._known)
         self._counts = {"samples": 0, "steps": 0, "peak_bytes": 0, "assemble_seconds": 0.0, "bytes_assembled": 0}
         self._thread = threading.Thread(target=self._run, name="rayingest-feeder", daemon=True)
         self._thread.start()
@@ -242,7 +243,7 @@ class Feeder:
         self._serving = generation
         self._executor.forget_outputs()
         epochs = None if self._epochs is None or epoch >= self._epochs else self._epochs
-        self._walk = Walk(self._stream, epoch, step, epochs, self._broken)
+        self._walk = Walk(self._stream, epoch, step, epochs, self._known)
         return [self._walk.start()]
 
     def _obey(self, command: ev.Command) -> None:

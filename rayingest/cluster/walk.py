@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.planner import Picks
-from rayingest.plan.standins import FilledStep
+from rayingest.plan.standins import FilledStep, Known
 from rayingest.stream import Stream
 
 
 class Walk:
-    """From a position up to and without epoch `epochs`, or for ever. `broken` is what `FilledStep` has it for."""
+    """From a position up to and without epoch `epochs`, or for ever; `known` is what walks before found."""
 
-    def __init__(self, stream: Stream, epoch: int, step: int, epochs: int | None, broken: dict[int, DataError]) -> None:
-        self._stream, self._position, self._epochs, self._broken = stream, (epoch, step), epochs, broken
+    def __init__(self, stream: Stream, epoch: int, step: int, epochs: int | None, known: Known) -> None:
+        self._stream, self._position, self._epochs, self._known = stream, (epoch, step), epochs, known
         self._steps: deque[FilledStep] = deque()
         self._first = 0
         self._begins = {epoch: -step}  # steps from the start to the begin of each epoch
@@ -39,9 +39,9 @@ class Walk:
 
     def _work(self) -> Iterator[ev.StepWork]:
         for picks in self._stream.steps(*self._position, self._epochs):
-            filled = FilledStep(self._stream.planner, picks, self._broken)
+            filled = FilledStep(self._stream.planner, picks, self._known)
             self._steps.append(filled)
-            yield ev.StepWork(filled.picks.block, filled.picks.until + self._passed(filled), picks.size)
+            yield ev.StepWork(filled.picks.block, filled.picks.until + self._passed(filled), picks.size, filled.deadly)
 
     def _stand_in(self, step: int, row: int, error: DataError, unreadable: bool) -> tuple[int, int] | DataError:
         filled = self._steps[step - self._first]

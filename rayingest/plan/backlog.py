@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rayingest.plan.events import StepWork
-from rayingest.plan.pieces import Piece, PieceState
+from rayingest.plan.pieces import DEATHS_TO_BLAME, Piece, PieceState
 
 _MOST_TASK_ROWS = 1 << 16
 
@@ -72,11 +72,19 @@ class Backlog:
         size = len(work) if work.size is None else work.size
         self.longest = max(self.longest, size)
         count = 1 if self._whole_steps else min(len(work), -(-size // self._pace.task_rows))
+        rows, each = np.arange(len(work)), size / len(work)
+        pieces = []
+        if work.deadly:
+            rows = np.setdiff1d(rows, work.deadly)
+            alone = ((np.array([row]), work.block[[row]]) for row in work.deadly)
+            pieces = [Piece(self.walked, *one, each, deaths=DEATHS_TO_BLAME - 1) for one in alone]
+        if len(rows):
+            parts = np.array_split(rows, min(count, len(rows)))
+            pieces = [*(Piece(self.walked, part, work.block[part], each) for part in parts), *pieces]
         cut = []
-        for rows in np.array_split(np.arange(len(work)), count):
-            piece = Piece(self.walked, rows, work.block[rows], size / len(work))
+        for piece in pieces:
             until = np.zeros(len(piece.blocks), np.int64)
-            np.maximum.at(until, np.searchsorted(piece.blocks, piece.row_blocks), work.until[rows])
+            np.maximum.at(until, np.searchsorted(piece.blocks, piece.row_blocks), work.until[piece.rows])
             cut.append((piece, until.tolist()))
         self._pieces.append([piece for piece, _ in cut])
         self.walked += 1

@@ -27,12 +27,13 @@ class StepWork:
     to come can need that block (int64[n]).
 
     `size` is what its cost is told in, the samples where nothing is said: packed rows cost alike, however many samples
-    they hold.
+    they hold. `deadly`: rows whose samples have ended workers before.
     """
 
     block: np.ndarray
     until: np.ndarray
     size: int | None = None
+    deadly: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.block)

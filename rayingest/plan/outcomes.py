@@ -12,18 +12,16 @@ from typing import TypeGuard
 
 import numpy as np
 
-from rayingest.errors import DataError
+from rayingest.errors import DataError, DeadlySampleError
 from rayingest.plan import events as ev
 from rayingest.plan.backlog import Backlog, Pace
 from rayingest.plan.limits import Limits
 from rayingest.plan.outputs import Outputs
-from rayingest.plan.pieces import Piece, PieceState
+from rayingest.plan.pieces import DEATHS_TO_BLAME, DEATHS_TO_PART, Piece, PieceState
 from rayingest.plan.residency import BlockState, Residency
 from rayingest.plan.workforce import Task, Workforce
 
 _COUNTED = ("reads", "blocks_read", "decodes", "retries", "hedges", "blocks_lost", "blocks_dropped")
-_DEATHS_TO_PART = 2
-_DEATHS_TO_BLAME = 4
 
 
 class Outcomes:
@@ -254,12 +252,12 @@ class Outcomes:
 
     def _narrow_down(self, piece: Piece) -> None:
         """Of a waiting piece whose workers keep ending, try the halves; a single row that does so is given up."""
-        if len(piece.rows) > 1 and piece.deaths >= _DEATHS_TO_PART:
+        if len(piece.rows) > 1 and piece.deaths >= DEATHS_TO_PART:
             first = np.arange(len(piece.rows)) < len(piece.rows) // 2
             self._part(piece, [piece.part(half, deaths=piece.deaths - 1) for half in (first, ~first)])
-        elif piece.deaths >= _DEATHS_TO_BLAME:
+        elif piece.deaths >= DEATHS_TO_BLAME:
             self.residency.stop_waiting(piece)
-            error = DataError(f"decoding this sample ended its worker, {piece.deaths} times")
+            error = DeadlySampleError(f"decoding this sample ended its worker, {piece.deaths} times")
             if self._replaceable(error):
                 self._fill(piece, {0: error})
             else:

@@ -14,6 +14,9 @@ import numpy as np
 Key = tuple[int, int]
 """A piece's place in the order: (step, first row)."""
 NEVER: Key = (1 << 62, 0)
+DEATHS_TO_PART = 2
+DEATHS_TO_BLAME = 4
+"""Workers that end while they have a piece until it is tried in halves, and until a single row is to blame."""
 
 
 class PieceState(enum.Enum):

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
-from rayingest.errors import DataError
+from rayingest.errors import DataError, DeadlySampleError
 from rayingest.plan.keys import fold
 from rayingest.plan.planner import Picks, Planner
 
@@ -58,22 +58,37 @@ def candidates(planner: Planner, picks: Picks, row: int) -> Iterator[Candidate]:
         yield int(block[0]), int(row_in_block[0]), int(ordinal[0]), int(until)
 
 
+@dataclass(frozen=True)
+class Known:
+    """What has been found so far: what is wrong with blocks that cannot be read, by number, and with samples that ended
+    their workers, by ordinal.
+    """
+
+    broken: dict[int, DataError] = field(default_factory=dict)
+    deadly: dict[int, DataError] = field(default_factory=dict)
+
+
 class FilledStep:
     """A step's rows while stand-ins take the places of bad samples.
 
     `own` are the plan's picks, `picks` those to use now: stand-ins are in them, flagged as not valid. `errors` has what
-    is wrong with the own sample of each row that has a stand-in. `broken` is shared by the steps of a stream: what is
-    wrong with each block that cannot be read.
+    is wrong with the own sample of each row that has a stand-in. What is `known` is shared by the steps of a stream.
     """
 
-    def __init__(self, planner: Planner, own: Picks, broken: dict[int, DataError]) -> None:
+    def __init__(self, planner: Planner, own: Picks, known: Known) -> None:
         self.own = self.picks = own
         self.errors: dict[int, DataError] = {}
-        self._planner, self._broken = planner, broken
+        self._planner, self._known, self._broken = planner, known, known.broken
         self._candidates: dict[int, Iterator[Candidate]] = {}
         self._tried: dict[int, int] = {}
-        for row in np.flatnonzero(np.isin(own.block, list(broken))).tolist() if broken else ():
-            self.fill(row, broken[int(own.block[row])], unreadable=True)
+        for row in np.flatnonzero(np.isin(own.block, list(self._broken))).tolist() if self._broken else ():
+            self.fill(row, self._broken[int(own.block[row])], unreadable=True)
+
+    @property
+    def deadly(self) -> tuple[int, ...]:
+        """Rows whose samples have ended workers; they are tried all the same: nothing hangs on what is known."""
+        deadly = self._known.deadly
+        return tuple(np.flatnonzero(np.isin(self.picks.ordinal, list(deadly))).tolist()) if deadly else ()
 
     def fill(self, row: int, error: DataError, unreadable: bool = False) -> int | DataError:
         """The sample that a row has now is bad, or (`unreadable`) its block: the next candidate takes its place.
@@ -86,6 +101,8 @@ class FilledStep:
             self._broken.setdefault(int(self.picks.block[row]), error)
         elif row in self.errors:
             tried = self._tried[row] = tried + 1
+        if isinstance(error, DeadlySampleError):
+            self._known.deadly[int(self.picks.ordinal[row])] = error
         self.errors.setdefault(row, error)
         if row not in self._candidates:
             self._candidates[row] = islice(candidates(self._planner, self.own, row), MOST_CANDIDATES)

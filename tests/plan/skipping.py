@@ -9,7 +9,7 @@ import numpy as np
 from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.planner import Planner
-from rayingest.plan.standins import FilledStep, candidates
+from rayingest.plan.standins import FilledStep, Known, candidates
 
 
 class SkippingSteps:
@@ -18,14 +18,14 @@ class SkippingSteps:
     def __init__(self, planner: Planner, bad: set[int], broken: set[int], first: int = 0) -> None:
         self.planner, self.bad, self.broken, self.first = planner, bad, broken, first
         self.filled: list[FilledStep] = []
-        self.known: dict[int, DataError] = {}
+        self.known = Known()
 
     def steps(self) -> Iterator[ev.StepWork]:
         """What dispatch is given."""
         for step in range(self.first, self.planner.steps_per_epoch):
             filled = FilledStep(self.planner, self.planner.picks(0, step), self.known)
             self.filled.append(filled)
-            yield ev.StepWork(filled.picks.block, filled.picks.until - self.first)
+            yield ev.StepWork(filled.picks.block, filled.picks.until - self.first, deadly=filled.deadly)
 
     def stand_in(self, step: int, row: int, error: DataError, unreadable: bool) -> tuple[int, int] | DataError:
         """What dispatch asks."""

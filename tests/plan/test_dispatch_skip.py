@@ -116,6 +116,30 @@ def test_a_sample_that_ends_its_workers_is_replaced_by_the_rule_for_bad_ones(cul
         deadly = deadly | {skipping.expected(4)[2][0]}
     skipping.bad = set()
     w = in_world(skipping, 3, max_tries=1000)
+    end_workers(w, skipping, deadly)
+    skipping.bad = deadly
+    assert_filled(w, skipping)
+    assert "ended its worker" in skipping.filled[4].errors[2].reason
+
+
+def test_a_sample_known_to_end_workers_costs_one_each_time_after() -> None:
+    """It is tried again, since a resumed run knows nothing of it, but by itself; what comes is the same."""
+    skipping = made(3, bad=0.0, broken=0)
+    deadly = {int(skipping.planner.picks(0, 4).ordinal[2])}
+    w = in_world(skipping, 3, max_tries=1000)
+    end_workers(w, skipping, deadly)
+    before, skipping.filled = w.losses, []
+    assert before > 4
+    w.delivered.clear()
+    w.start(skipping.steps(), skipping.stand_in)
+    end_workers(w, skipping, deadly)
+    assert w.losses == before + 1
+    skipping.bad = deadly
+    assert_filled(w, skipping)
+
+
+def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
+    """To the end, where each task with one of these ordinals ends its worker."""
     while w.moves() and not w.failed:
         dying = [
             command.worker
@@ -127,9 +151,6 @@ def test_a_sample_that_ends_its_workers_is_replaced_by_the_rule_for_bad_ones(cul
             w.lose_worker(dying[0], by_itself=True)
         else:
             w.move(*w.moves()[0])
-    skipping.bad = deadly
-    assert_filled(w, skipping)
-    assert "ended its worker" in skipping.filled[4].errors[2].reason
 
 
 def test_a_step_without_a_stand_in_left_is_an_error_in_its_place_alone() -> None:

@@ -13,7 +13,7 @@ from rayingest.errors import DataError
 from rayingest.plan import standins
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
-from rayingest.plan.standins import FilledStep, candidates, distances
+from rayingest.plan.standins import FilledStep, Known, candidates, distances
 from tests.plan.cases import divisors, manifest, planners, rules
 from tests.plan.reference import Rules
 from tests.plan.skipping import expected_rows
@@ -113,7 +113,7 @@ def test_a_row_is_filled_by_the_first_good_candidate_and_flagged() -> None:
     """The plan's own picks stay as they are; what was wrong with the own sample is kept, whatever comes later."""
     planner = alone()
     picks = planner.picks(0, 2)
-    step = FilledStep(planner, picks, {})
+    step = FilledStep(planner, picks, Known())
     order = list(candidates(planner, picks, 3))
     for candidate in order[:4]:
         assert step.fill(3, BAD if candidate is order[0] else DataError("another")) == candidate[3]
@@ -130,7 +130,7 @@ def test_candidates_in_unreadable_blocks_are_passed_over_whenever_that_is_found(
     planner = alone(window=40)
     picks = planner.picks(0, 1)
     broken = set(picks.block.tolist()[:2])
-    step = FilledStep(planner, picks, dict.fromkeys(broken, BAD) if known_before else {})
+    step = FilledStep(planner, picks, Known(dict.fromkeys(broken, BAD) if known_before else {}))
     while unreadable := [row for row in range(5) if int(step.picks.block[row]) in broken]:
         assert not known_before
         step.fill(unreadable[0], BAD, unreadable=True)
@@ -142,20 +142,20 @@ def test_candidates_in_unreadable_blocks_are_passed_over_whenever_that_is_found(
 def test_a_window_without_a_good_sample_is_an_error_that_says_so() -> None:
     """After every sample of it was tried; and for one that is alone in its window."""
     planner = alone()
-    step = FilledStep(planner, planner.picks(0, 0), {})
+    step = FilledStep(planner, planner.picks(0, 0), Known())
     tries = 0
     while not isinstance(found := step.fill(2, BAD), DataError):
         tries += 1
     assert 19 <= tries <= 25
     assert "no good sample of its window" in found.reason
     single = alone((1,), batch=1, window=1)
-    assert isinstance(FilledStep(single, single.picks(0, 0), {}).fill(0, BAD), DataError)
+    assert isinstance(FilledStep(single, single.picks(0, 0), Known()).fill(0, BAD), DataError)
 
 
 def test_tries_are_bounded_in_large_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the window: so many are decoded, or looked at where blocks cannot be read."""
     planner = alone((1000,) * 20, window=20_000)
-    step = FilledStep(planner, planner.picks(0, 0), {})
+    step = FilledStep(planner, planner.picks(0, 0), Known())
     fills = 0
     while not isinstance(step.fill(0, BAD), DataError):
         fills += 1
@@ -169,6 +169,6 @@ def test_tries_are_bounded_in_large_windows(monkeypatch: pytest.MonkeyPatch) -> 
         return locate(*arguments)
 
     monkeypatch.setattr(planner, "locate", counted)
-    found = FilledStep(planner, step.own, dict.fromkeys(range(20), BAD)).fill(0, BAD, unreadable=True)
+    found = FilledStep(planner, step.own, Known(dict.fromkeys(range(20), BAD))).fill(0, BAD, unreadable=True)
     assert isinstance(found, DataError)
     assert looked_at == 5 * standins.MOST_CANDIDATES
