@@ -48,7 +48,7 @@ class Case:
 
 TABLES = {"forked": tables.FORKED, "on_ray": tables.ON_RAY}
 CASES = {
-    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 16, 8),
+    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 16, 24),
     "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, **TABLES),
     "tabular": Case(tables.float_columns, 1024, 4 * tables.COLUMNS + 8, **TABLES),
 }
@@ -77,7 +77,6 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
     finally:
         for contestant in contestants:
             contestant.close()
-        ray.shutdown()
         gc.collect()
     return turns
 
@@ -129,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             with args.json.open("a") as file:
                 file.write(json.dumps({**described, "command": sys.argv, "case": name, "contestants": figures}) + "\n")
+        ray.shutdown()  # last: what Ray Data leaves running may end the process when Ray is gone
 
 
 if __name__ == "__main__":
