@@ -6,12 +6,12 @@ where a footer is damaged in some ways, but raises where it is about to read. No
 
 from __future__ import annotations
 
-import io
 from contextlib import suppress
 
 import pyarrow.parquet as pq
 
 from rayingest.formats.protocol import Shard
+from rayingest.storage.range_file import RangeFile
 
 
 def rows_in(file: pq.ParquetFile, begin: int, end: int) -> int:
@@ -26,9 +26,10 @@ def check_footer(file: pq.ParquetFile, shard: Shard) -> None:
     """
     metadata = file.metadata
     groups = metadata.num_row_groups
+    unread = RangeFile(_reached, shard.size)
     with suppress(_ReachedError):
         # pyarrow looks at the metadata of all that it is to read before its first byte.
-        pq.ParquetFile(_NoBytes(shard.size), metadata=metadata, pre_buffer=True).read_row_groups(list(range(groups)))
+        pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).read_row_groups(list(range(groups)))
     if rows_in(file, 0, groups) != metadata.num_rows:
         raise shard.error("damaged Parquet file: its row groups do not add up to its rows", 0)
     flat = [i for i in range(metadata.num_columns) if not file.schema.column(i).max_repetition_level]
@@ -47,25 +48,5 @@ class _ReachedError(Exception):
     """The first byte would be read now."""
 
 
-class _NoBytes(io.RawIOBase):
-    """A file that is never read."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size, self._at = size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, count: int = -1) -> bytes:
-        raise _ReachedError
+def _reached(begin: int, end: int) -> bytes:
+    raise _ReachedError
