@@ -7,6 +7,7 @@ keeps it.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -141,6 +142,10 @@ class Manifest:
     def url(self, shard: int) -> str:
         return self.root + self.paths[shard]
 
+    def source_of(self, shard: int) -> int:
+        """The number of the source that the shard is of, where several are read together."""
+        return 0
+
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits of relative paths, sizes and blocks: equal for a copy of the data elsewhere."""
@@ -149,3 +154,50 @@ class Manifest:
         for array in (self.sizes, self.shard, self.begin, self.end, self.samples, self.nbytes):
             digest.update(np.ascontiguousarray(array, "<i8").tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedManifest(Manifest):
+    """Several manifests, `parts`, side by side: shards and blocks of the first, then those of the next, and so on."""
+
+    parts: tuple[Manifest, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, parts: Sequence[Manifest]) -> JoinedManifest:
+        """These side by side."""
+        shards = np.cumsum([0, *(len(part.paths) for part in parts)])
+        shard = [part.shard + first for part, first in zip(parts, shards[:-1], strict=True)]
+
+        def column(name: str) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        return cls(
+            root="",
+            paths=tuple(part.root + path for part in parts for path in part.paths),
+            sizes=column("sizes"),
+            marks=tuple(mark for part in parts for mark in part.marks),
+            shard=np.concatenate(shard),
+            begin=column("begin"),
+            end=column("end"),
+            samples=column("samples"),
+            nbytes=column("nbytes"),
+            parts=tuple(parts),
+        )
+
+    @cached_property
+    def first_block(self) -> list[int]:
+        """Where each part's blocks begin, and the last ends."""
+        return [0, *np.cumsum([part.num_blocks for part in self.parts]).tolist()]
+
+    @cached_property
+    def _first_shard(self) -> list[int]:
+        return [0, *np.cumsum([len(part.paths) for part in self.parts]).tolist()]
+
+    def source_of(self, shard: int) -> int:
+        return bisect.bisect_right(self._first_shard, shard) - 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits of the parts' fingerprints."""
+        words = " ".join(part.fingerprint for part in self.parts)
+        return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()

@@ -13,9 +13,9 @@ import numpy as np
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Population
 
-ORDER_VERSION = 3
-"""Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it, and
-version 3 orders of groups of samples.
+ORDER_VERSION = 4
+"""Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it.
+Version 3 has orders of groups of samples, version 4 those of mixtures.
 """
 PARTIALS = ("drop", "pad", "short")
 
@@ -73,7 +73,7 @@ class Order:
         if window is None:
             window = default_window(data, batch)
         if lanes is None:
-            lanes = _default_lanes(data, batch, window)
+            lanes = default_lanes(data, batch, window)
         elif lanes < 1 or batch % lanes:
             raise ConfigError(f"lanes={lanes} does not divide the global batch of {batch}: each step takes as many")
         elif lanes > samples:
@@ -142,13 +142,14 @@ class Order:
         return number, begin, np.where(covered | (samples - end < rows), samples, end)
 
 
-def default_window(data: Population, step_samples: int) -> int:
-    """Samples that are mixed together where nobody says how many."""
+def default_window(data: Population, step_samples: int, share: float = 1.0) -> int:
+    """Samples that are mixed together where nobody says how many; `share`: of the memory that this may take."""
     mean = max(1.0, data.total_bytes / data.num_samples)
-    return max(_WINDOW_BATCHES * step_samples, int(_WINDOW_BYTES / mean))
+    return max(_WINDOW_BATCHES * step_samples, int(share * _WINDOW_BYTES / mean))
 
 
-def _default_lanes(data: Population, batch: int, window: int) -> int:
+def default_lanes(data: Population, batch: int, window: int, share: float = 1.0) -> int:
+    """How many parts of the data are read side by side where nobody says how many; `share` as for the window."""
     samples = data.num_samples
     if samples < batch or (window >= samples and data.total_bytes <= _ONE_LANE_BYTES):
         return 1
@@ -157,6 +158,6 @@ def _default_lanes(data: Population, batch: int, window: int) -> int:
     while lanes * 2 <= most and batch % (lanes * 2) == 0:
         lanes *= 2
     largest = int(data.nbytes.max())
-    while lanes > 1 and lanes * largest > _LANES_BYTES:
+    while lanes > 1 and lanes * largest > share * _LANES_BYTES:
         lanes //= 2
     return lanes

@@ -40,6 +40,9 @@ class Picks:
     Where `rows` are packed, each sample that is in one or more of them is named once: `length` (int64) is how long it
     must be found to be, `layout` says what of it is where. `size` is what the step's cost is told in, where that is not
     its samples.
+
+    In a mixture `source` (int64) is each sample's source, of which `ordinal`, `place` and the window are then, and
+    `passes` which time through that it is taken.
     """
 
     epoch: int
@@ -57,6 +60,8 @@ class Picks:
     length: np.ndarray | None = None
     layout: Layout | None = None
     size: int | None = None
+    source: np.ndarray | None = None
+    passes: np.ndarray | None = None
 
 
 class Planner:
@@ -84,6 +89,16 @@ class Planner:
         self._lengths = lengths
         self._cycles: OrderedDict[int, EpochSequence] = OrderedDict()
         self._pieces: dict[int, tuple[tuple[int, int], int, np.ndarray]] = {}
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The samples there are, of each source."""
+        return (self.view,)
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are, of all sources."""
+        return sum(view.num_samples for view in self.views)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -127,6 +142,12 @@ class Planner:
         block, nth = self._sequence(cycle).locate(places)
         row = self.view.row(block, nth)
         return block, row, self.manifest.first_ordinal[block] + row
+
+    def stand_in(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
+        """The sample at a place of the window of a row's sample: block, row in the block, ordinal, and `until`."""
+        block, row_in_block, ordinal = self.locate(picks.cycle, np.array([place]))
+        until = picks.until[row] if self.order.seed is not None else self.last_use(block, picks.epoch, picks.step)[0]
+        return int(block[0]), int(row_in_block[0]), int(ordinal[0]), int(until)
 
     def last_use(self, block: np.ndarray, epoch: int, step: int) -> np.ndarray:
         """In file order, the first later step of the cycle at which nothing of these blocks is left to take."""

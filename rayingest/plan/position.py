@@ -28,7 +28,7 @@ class StateCodec:
     code (another is warned of: it may or may not matter). `view` names what is left out of the data, "" for nothing; a
     `calendar` says how long an epoch is, None: once through the data. `lengths` is a hash of the lengths by which
     samples are brought together, "" where they are not; `grouping` says how they are made groups of, and `steps_in` how
-    many steps an epoch then has.
+    many steps an epoch then has. `mixture` names that and the orders of its sources.
     """
 
     fingerprint: str
@@ -39,6 +39,7 @@ class StateCodec:
     calendar: Calendar | None = None
     lengths: str = ""
     grouping: str = ""
+    mixture: str = ""
     steps_in: Callable[[int], int] | None = None
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
@@ -52,7 +53,8 @@ class StateCodec:
         version = state.get("version")
         if version != STATE_VERSION:
             raise StateError(f"the state's version is {version!r}; this rayingest reads version {STATE_VERSION}")
-        mine = {"view": None, "epoch_steps": None, "lengths": None, "grouping": None, **self._identity()}
+        absent = dict.fromkeys(("view", "epoch_steps", "lengths", "grouping", "mixture"))
+        mine = {**absent, **self._identity()}
         differs = [
             f"{name}: the state has {state.get(name)!r}, this loader {value!r}"
             for name, value in mine.items()
@@ -83,13 +85,13 @@ class StateCodec:
 
     def _identity(self) -> dict[str, Any]:
         order = self.order
-        named = {"view": self.view, "lengths": self.lengths, "grouping": self.grouping}
+        named = {"view": self.view, "lengths": self.lengths, "grouping": self.grouping, "mixture": self.mixture}
         beside: dict[str, Any] = {name: value for name, value in named.items() if value}
         if self.calendar is not None and not self.calendar.is_plain:
             beside["epoch_steps"] = self.calendar.epoch_steps
         return {
             "fingerprint": self.fingerprint,
-            "order": order_version(bool(beside), bool(self.grouping)),
+            "order": order_version(bool(beside), bool(self.grouping), bool(self.mixture)),
             "samples": order.samples,
             "batch": order.batch,
             "partial": order.partial,
@@ -101,9 +103,9 @@ class StateCodec:
         }
 
 
-def order_version(beside: bool, grouped: bool) -> int:
-    """The least order version that has what a stream uses: something `beside` version 1, or groups of samples."""
-    return 3 if grouped else 2 if beside else 1
+def order_version(beside: bool, grouped: bool, mixed: bool = False) -> int:
+    """The least order version that has what a stream uses: something `beside` version 1, groups of samples, a mix."""
+    return 4 if mixed else 3 if grouped else 2 if beside else 1
 
 
 def _counts(value: Any) -> TypeGuard[int]:

@@ -48,14 +48,11 @@ def distances(size: int, key: int) -> Iterator[int]:
 
 def candidates(planner: Planner, picks: Picks, row: int) -> Iterator[Candidate]:
     """The candidates for the place of a row's sample, in order."""
-    in_order = planner.order.seed is None
     begin, end = int(picks.window_begin[row]), int(picks.window_end[row])
     key = fold("stand-in", planner.order.seed or 0, picks.cycle, int(picks.ordinal[row]))
     for distance in distances(end - begin, key):
         place = begin + (int(picks.place[row]) - begin + distance) % (end - begin)
-        block, row_in_block, ordinal = planner.locate(picks.cycle, np.array([place]))
-        until = planner.last_use(block, picks.epoch, picks.step)[0] if in_order else picks.until[row]
-        yield int(block[0]), int(row_in_block[0]), int(ordinal[0]), int(until)
+        yield planner.stand_in(picks, row, place)
 
 
 @dataclass(frozen=True)

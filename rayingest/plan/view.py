@@ -221,5 +221,9 @@ def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
 
 def view_mark(limits: Iterable[Limit]) -> str:
     """What a state says of a view: the limits in words, where these are many a hash of them; "" for the whole."""
-    words = ", ".join(map(str, limits))
+    return brief(", ".join(map(str, limits)))
+
+
+def brief(words: str) -> str:
+    """The words as a state has them: where they are many, a hash of them."""
     return words if len(words) <= _SHOWN else hashlib.blake2b(words.encode(), digest_size=16).hexdigest()

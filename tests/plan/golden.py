@@ -1,4 +1,4 @@
-"""What the order is, as numbers: version 1, and the groups of version 3.
+"""What the order is, as numbers: version 1, the groups of version 3, and the mixtures of version 4.
 
 `python -m tests.plan.golden` writes the files that the tests compare with.
 """
@@ -17,15 +17,20 @@ from rayingest.plan import keys
 from rayingest.plan.budget import Budget
 from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.grouped_order import GroupedOrder
-from rayingest.plan.manifest import Manifest, ShardBlocks
+from rayingest.plan.manifest import JoinedManifest, Manifest, ShardBlocks
+from rayingest.plan.mixed import MixedOrder, MixedPlanner
+from rayingest.plan.mixture import Mixture, ShuffledTurns
 from rayingest.plan.order import Order
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.succession import Succession, source_order
+from rayingest.plan.turns import LevelTurns, counts_of
 from rayingest.plan.view import View
 from tests.plan.cases import manifest, uniform
 
 FILE = Path(__file__).with_name("golden_order_v1.json")
 GROUPED_FILE = Path(__file__).with_name("golden_order_v3.json")
+MIXED_FILE = Path(__file__).with_name("golden_order_v4.json")
 
 _DOMAINS = ("blocks", "rotation", "window", "augment")
 _COUNTS = [3, 7, 1, 5, 9, 2, 8, 4, 6, 2]  # 47 samples
@@ -139,7 +144,62 @@ def _packed(planner: GroupedPlanner, epoch: int, step: int) -> list[list[list[in
     return rows
 
 
+def compute_mixed() -> dict[str, Any]:
+    """Everything the golden file of mixtures holds."""
+    level = LevelTurns({0: counts_of([0.7, 0.2, 0.1]), 25: (1, 1, 0), 40: (3, 1, 5)})
+    found: dict[str, Any] = {
+        "turns": level.at(0, 60)[0].tolist(),
+        "turns by chance": ShuffledTurns(level, 16, 2**63).at(0, 60)[0].tolist(),
+        "many": _digest(*LevelTurns({0: counts_of([0.61803399, 0.1, 0.28196601])}).at(10**9, 10**9 + 70_000)),
+    }
+    small = [manifest(_COUNTS), manifest([6, 2, 5]), manifest([4] * 8)]
+    for name, seed, partial in (
+        ("shuffled, drop", 17, "drop"),
+        ("shuffled, pad", 17, "pad"),
+        ("file order", None, "short"),
+    ):
+        planner = _mixture(
+            small, LevelTurns({0: (5, 2, 3)}), seed, batch=9, partial=partial, until=60, window=24, lanes=None
+        )
+        steps = [(epoch, step) for epoch in range(2) for step in range(planner.steps_in(epoch))]
+        found[name] = [_of_sources(planner.picks(*at)) for at in steps]
+    large = [uniform(300, 500, 60_000), uniform(40, 700, 20_000)]
+    planner = _mixture(
+        large, LevelTurns({0: (4, 1)}), 3, batch=512, partial="drop", until="all", window=None, lanes=None
+    )
+    picked = [planner.picks(epoch, step) for epoch, step in ((0, 0), (0, 100), (7, 13))]
+    found["defaults"] = [str(planner.order.samples), *(_digest(p.source, p.passes, p.block, p.row) for p in picked)]
+    return found
+
+
+def _mixture(
+    parts: list[Manifest],
+    turns: LevelTurns,
+    seed: int | None,
+    *,
+    batch: int,
+    partial: str,
+    until: str | int,
+    window: int | None,
+    lanes: int | None,
+) -> MixedPlanner:
+    """All sources with the same seed, window and lanes, of about a third of the rows each."""
+    views, how = [View.whole(part) for part in parts], {"seed": seed, "window": window, "lanes": lanes}
+    orders = [source_order(view, step_samples=batch / 3, share=1 / 3, **how) for view in views]
+    mixture = Mixture(turns, [view.num_samples for view in views], until)
+    order = MixedOrder.over(mixture, orders, [1 / 3] * len(parts), "", batch=batch, partial=partial, seed=seed)
+    return MixedPlanner(JoinedManifest.of(parts), order, list(map(Succession, parts, orders)))
+
+
+def _of_sources(picks: Picks) -> list[list[int]]:
+    """[source, time through it, ordinal] of each row; a repeat's ordinal is given as -1 - ordinal."""
+    ordinal = np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)
+    assert picks.source is not None
+    assert picks.passes is not None
+    return np.stack([picks.source, picks.passes, ordinal], axis=1)[: picks.rows].tolist()
+
+
 if __name__ == "__main__":
-    for file, computed in ((FILE, compute()), (GROUPED_FILE, compute_grouped())):
+    for file, computed in ((FILE, compute()), (GROUPED_FILE, compute_grouped()), (MIXED_FILE, compute_mixed())):
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in computed.items()]
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
