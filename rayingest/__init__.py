@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
     from rayingest.interop import from_ray, from_torch, from_torch_iterable
+    from rayingest.mixture import Mixture, mix
     from rayingest.sources import (
         read_arrow,
         read_csv,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Dataset": "rayingest.dataset",
     "Loader": "rayingest.trainer.loader",
+    "Mixture": "rayingest.mixture",
     "Pad": "rayingest.transforms.padding",
     "Pool": "rayingest.cluster.pool",
     "Tokenize": "rayingest.transforms.text",
@@ -48,6 +50,7 @@ _HOMES = {
     "from_torch": "rayingest.interop",
     "from_torch_iterable": "rayingest.interop",
     "load_config": "rayingest.config",
+    "mix": "rayingest.mixture",
     "read_arrow": "rayingest.sources",
     "read_csv": "rayingest.sources",
     "read_files": "rayingest.sources",
@@ -70,6 +73,7 @@ __all__ = [
     "Dataset",
     "IngestError",
     "Loader",
+    "Mixture",
     "Pad",
     "Pool",
     "StateError",
@@ -80,6 +84,7 @@ __all__ = [
     "from_torch_iterable",
     "images",
     "load_config",
+    "mix",
     "read_arrow",
     "read_csv",
     "read_files",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from rayingest.errors import ConfigError
 from rayingest.exporting import make_ray_dataset
@@ -23,19 +23,18 @@ from rayingest.plan.order import PARTIALS, Order
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
 from rayingest.plan.view import Limit, Skip, Take, split_parts
+from rayingest.silence import told
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
+from rayingest.surveying import Surveyed, survey
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
-from rayingest.work import Work
-
-if TYPE_CHECKING:
-    from rayingest.surveying import Surveyed
+from rayingest.work import SourceWork, Work
 
 _SHOWN = 3
 
@@ -117,7 +116,7 @@ class Dataset:
         constants, comparisons, `in`, `is None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It
         is evaluated once for all of the data, as `filter` is; of what it does not need, nothing is decoded.
         """
-        self._refuse_beside_sampler("where")
+        self._permit("where")
         made = Expression(expression)
         measure = Measure(f"where({made.text})", made, self.stages, made.names)
         return replace(self, limits=(*self.limits, measure))
@@ -130,7 +129,7 @@ class Dataset:
         again when the data or the code of the stages or of `fn` has changed. `__index__` stays a sample's place in all
         of the data. Random stages come after it. A sample that cannot be decoded is an error, whatever `on_error` is.
         """
-        self._refuse_beside_sampler("filter")
+        self._permit("filter")
         measure = Measure(f"filter({name_of(fn)})", fn, self.stages)
         return replace(self, limits=(*self.limits, measure))
 
@@ -162,7 +161,7 @@ class Dataset:
             cut: lay samples behind one another and cut at every `length`, for pretraining. False: no sample is cut,
                 each goes where it fits best, for fine-tuning; none may be longer than a row.
         """
-        self._refuse_beside_sampler("pack")
+        self._permit("pack")
         names = (field,) if isinstance(field, str) else tuple(field)
         packed = replace(self, packing=Packed(Packing(length, cut), names))
         return packed if self.lengths is not None else packed.length(names[0])
@@ -170,13 +169,13 @@ class Dataset:
     @checked()
     def take(self, count: Positive) -> Dataset:
         """Keep only the first `count` samples, in file order, of those there are so far."""
-        self._refuse_beside_sampler("take")
+        self._permit("take")
         return replace(self, limits=(*self.limits, Take(count)))
 
     @checked()
     def skip(self, count: Count) -> Dataset:
         """Leave out the first `count` samples, in file order, of those there are so far."""
-        self._refuse_beside_sampler("skip")
+        self._permit("skip")
         return replace(self, limits=(*self.limits, Skip(count)))
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Dataset, ...]:
@@ -185,7 +184,7 @@ class Dataset:
         Which part a sample is in is a function of the seed, the name of its shard's file and its number there. So it
         stays where it is when shards are added, or samples at a shard's end, or all is copied to another folder.
         """
-        self._refuse_beside_sampler("split")
+        self._permit("split")
         return tuple(replace(self, limits=(*self.limits, part)) for part in split_parts(fractions, seed))
 
     @checked(_one_length)
@@ -209,7 +208,7 @@ class Dataset:
                 too. Default: 512 MiB of raw samples, at least 16 batches.
             lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
         """
-        self._refuse_beside_sampler("shuffle")
+        self._permit("shuffle")
         return replace(self, shuffling=Shuffle(seed, window, lanes))
 
     @checked(_one_limit)
@@ -241,7 +240,7 @@ class Dataset:
         if self.sampling is not None and self.sampling.in_batches:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
         if bucketed or max_tokens is not None:
-            self._refuse_beside_sampler("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
+            self._permit("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         if pad and (collate is not None or self.collate is not None):
@@ -263,6 +262,11 @@ class Dataset:
     @property
     def work(self) -> Work:
         """What workers must know of this."""
+        return self.source_work
+
+    @property
+    def source_work(self) -> SourceWork:
+        """The same, where it is one source that is read; ConfigError where it is not."""
         seed = self.shuffling.seed if self.shuffling else self.seed
         collate = self.batching.collate if self.batching else None
         pad = self.batching.pad if self.batching else {}
@@ -272,14 +276,20 @@ class Dataset:
             names = self.packing.fields
             packed = PackedFields(names, {name: one.value for name, one in pad.items()})
             pipeline = Pipeline((*self.stages, Select({name: name for name in names})), seed, packed=packed)
-        return Work(self.format_name, self._storage, pipeline, self.strict, self.options)
+        return SourceWork(self.format_name, self._storage, pipeline, self.strict, self.options)
 
     def index_cache(self) -> IndexCache:
-        """The data's shards as they are now, and the place where their index is kept."""
+        """The data's shards as they are now, and where their index is kept; ConfigError as of `source_work`."""
         storage = self._storage
         urls = self.urls if isinstance(self.urls, str) else list(self.urls)
         listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
         return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
+
+    def survey(self, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
+        """What is known of the data before it is read, kept or found now. `on_ray`: by the connected cluster."""
+        with told("listing the shards"):
+            cache = self.index_cache()
+        return survey(self, cache, rank, on_ray, shown)
 
     def order(self, data: Population) -> Order:
         """The order's parameters for this data, which is a manifest's view. Raises ConfigError."""
@@ -289,8 +299,8 @@ class Dataset:
         """A rank's part of the order for this data. Raises ConfigError."""
         return make_planner(self, known, rank, world_size, uneven)
 
-    def _refuse_beside_sampler(self, what: str) -> None:
-        """ConfigError where a sampler says which samples come, and when."""
+    def _permit(self, what: str) -> None:
+        """ConfigError where a sampler, and not this, says which samples come, and when."""
         if self.sampling is not None:
             raise ConfigError(f"{what}: the order is the sampler's; leave one of the two out")
 

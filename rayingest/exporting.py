@@ -45,16 +45,18 @@ def make_ray_dataset(dataset: Dataset, /, *, epoch: Count = 0) -> ray.data.Datas
     of loaders. Fields have the types that they have in batches, and random numbers are those of pass `epoch` through
     the data, so the rows are the same in every run; their order is Ray Data's. A bad sample is an error.
     """
+    if dataset.sampling is not None:
+        raise ConfigError("to_ray: which samples there are is the sampler's business; leave it out of from_torch")
+    unlearnt = dataset.source_work
+
     import ray.data
 
     from rayingest.cluster.session import connect
 
-    if dataset.sampling is not None:
-        raise ConfigError("to_ray: which samples there are is the sampler's business; leave it out of from_torch")
     connect(60.0)
     known = survey(dataset, dataset.index_cache(), 0, on_ray=True)
     manifest, view = known.manifest, known.view
-    work = dataset.work.learnt(heads_of(manifest, view))
+    work = unlearnt.learnt(heads_of(view))
     parts = []
     for block in np.flatnonzero(view.samples):
         rows, spans = view.row(np.asarray(block), np.arange(view.samples[block])), spans_of(manifest, [int(block)])

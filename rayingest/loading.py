@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.errors import ConfigError
@@ -15,16 +15,15 @@ from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.metrics import Watch
+from rayingest.plan.mixed import MixedPlanner
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
-from rayingest.plan.view import view_mark
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.silence import told
 from rayingest.stream import Stream
 from rayingest.summary import describe
-from rayingest.surveying import survey
 from rayingest.transforms.decode_path import PATHS, choose_path
 
 if TYPE_CHECKING:
@@ -147,9 +146,7 @@ def make_loader(
 
         with told("connecting to Ray, or starting it"):
             connect(start_timeout)
-    with told("listing the shards"):
-        cache = dataset.index_cache()
-    known = survey(dataset, cache, ranks.rank, on_ray)
+    known = dataset.survey(ranks.rank, on_ray)
     planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
     if skip and isinstance(planner, GroupedPlanner):
@@ -157,8 +154,7 @@ def make_loader(
             "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
             "it stands in for; leave bad samples out with .filter"
         )
-    work = dataset.work
-    work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
+    work = dataset.work.made(skip, choose_path(decode_path))
     stream = Stream(known.manifest, planner, work, flag_valid=skip or planner.order.partial == "pad")
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
@@ -177,16 +173,16 @@ def make_loader(
     else:
         watch = LoaderWatch()
         source = _local_source(stream, max_bytes, kept, watch)
-    pipeline = stream.work.pipeline
     codec = StateCodec(
         planner.fingerprint,
         planner.order,
-        pipeline.path,
-        pipeline.code_mark,
-        view=view_mark(known.limits),
+        work.pipeline.path,
+        work.code_mark,
+        view=known.view_mark,
         calendar=planner.calendar,
         lengths=known.lengths_mark,
         grouping=str(planner.order) if isinstance(planner, GroupedPlanner) else "",
+        mixture=str(planner.order) if isinstance(planner, MixedPlanner) else "",
         steps_in=planner.steps_in,
     )
     return Loader(
@@ -204,7 +200,7 @@ def make_loader(
 
 def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None) -> Quarantine:
     name = f"{stream.manifest.fingerprint}-rank{stream.planner.rank}"
-    return Quarantine(folder, name, max_errors, stream.work.storage.storage_options)
+    return Quarantine(folder, name, max_errors, stream.work.storage_options)
 
 
 def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
@@ -269,5 +265,5 @@ def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine 
     if max_bytes is None:
         order, manifest = stream.planner.order, stream.manifest
         window = order.window_samples / stream.planner.world_size
-        max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / stream.planner.view.num_samples))
+        max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / stream.planner.num_samples))
     return LocalSource(stream, max_bytes, quarantine, watch.tick)

@@ -80,7 +80,7 @@ class LocalSource:
         # The loop waits for nothing else than this work.
         stalls = {"stall_read_seconds": counts["read_seconds"], "stall_decode_seconds": counts["decode_seconds"]}
         durations = {"read_durations": self._reads.counts.copy(), "decode_durations": self._decodes.counts.copy()}
-        tally = self._stream.work.storage.tally
+        tally = self._stream.work.tally
         stored = {
             "storage_retries": tally.retries,
             "cache_hits": tally.cache_hits,

@@ -25,7 +25,7 @@ from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.program import compile_stages
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.stages import Decode, Select, Stage
-from rayingest.work import Spans, Work
+from rayingest.work import SourceWork, Spans
 
 MEASURE_VERSION = 1
 
@@ -68,7 +68,7 @@ class Measure:
         """8 hex digits of the code."""
         return code_mark([MEASURE_VERSION, *((type(stage).__name__, vars(stage)) for stage in self.needed), self.fn])
 
-    def of(self, work: Work, spans: Spans, ordinals: np.ndarray) -> np.ndarray:
+    def of(self, work: SourceWork, spans: Spans, ordinals: np.ndarray) -> np.ndarray:
         """What it says (bool[n] or int64[n]) of all samples in these blocks, whose first samples have these ordinals.
 
         Raises DataError, ConfigError.
@@ -120,7 +120,7 @@ class MeasureSurvey:
     measure: Measure
     manifest: Manifest
     cache: IndexCache
-    work: Work
+    work: SourceWork
 
     @property
     def name(self) -> str:

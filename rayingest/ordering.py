@@ -85,7 +85,7 @@ Fields = Annotated[str | Sequence[str], kind("a field's name, or a list of names
 
 def resolve_order(dataset: Dataset, data: Population) -> Order:
     """The parameters of an order of samples for this data, which is a manifest's view. Raises ConfigError."""
-    batching, shuffling = _batching(dataset), dataset.shuffling
+    batching, shuffling = batching_of(dataset), dataset.shuffling
     if batching.bucketed and (dataset.lengths is None or shuffling is None):
         lacks = ".length(field) before it" if dataset.lengths is None else ".shuffle(), whose windows it works in"
         raise ConfigError(f"batch(bucketed=True) needs {lacks}")
@@ -97,7 +97,7 @@ def resolve_order(dataset: Dataset, data: Population) -> Order:
 def make_planner(dataset: Dataset, known: Surveyed, rank: int, world_size: int, uneven: bool) -> Planner:
     """A rank's part of the order for this data. Raises ConfigError."""
     manifest, mine = known.manifest, (rank, world_size, uneven)
-    batching = _batching(dataset)
+    batching = batching_of(dataset)
     if dataset.packing is not None or batching.max_tokens is not None:
         grouped = _grouped_order(dataset, batching, known, world_size)
         assert known.lengths is not None
@@ -111,7 +111,8 @@ def make_planner(dataset: Dataset, known: Surveyed, rank: int, world_size: int, 
     return DrawnPlanner(manifest, order, draws, *mine, calendar=Calendar.resolve(order, **dataset.epoch_length))
 
 
-def _batching(dataset: Dataset) -> Batching:
+def batching_of(dataset: Dataset) -> Batching:
+    """How samples are put together; ConfigError where nobody says."""
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
     return dataset.batching

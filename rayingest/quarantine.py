@@ -49,7 +49,7 @@ class Quarantine:
         self.path = _made(folder) / f"{name}.jsonl"
         self.counts = dict(NOTHING_SKIPPED)
         self._rows = 0
-        self._known: set[int] = set()
+        self._known: set[tuple[str | None, int]] = set()
         self._over: DataError | None = None
 
     def admit(self, rows: int, bad: Sequence[DataError]) -> None:
@@ -58,8 +58,8 @@ class Quarantine:
         Raises DataError where there are too many of them, and for every batch after that.
         """
         self._rows += rows
-        new = [error for error in bad if error.sample not in self._known]
-        self._known.update(error.sample for error in new if error.sample is not None)
+        new = [error for error in bad if (error.shard, error.sample) not in self._known]
+        self._known.update((error.shard, error.sample) for error in new if error.sample is not None)
         self.counts["samples_bad"] = len(self._known)
         self.counts["stand_ins"] += len(bad)
         if new:

@@ -21,34 +21,35 @@ from rayingest.plan.standins import FilledStep
 from rayingest.plan.view import View
 from rayingest.storage.redact import redact
 from rayingest.transforms.schema import RESERVED
-from rayingest.work import Head, Parts, Rows, Spans, Work
+from rayingest.work import Head, Parts, Rows, Span, Spans, Work
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
 _RUN_ROWS = 1 << 14
 """Steps are planned together up to so many rows."""
 
 
-def spans_of(manifest: Manifest, blocks: Iterable[int]) -> Spans:
-    """Where these blocks of a manifest lie, in the same order."""
+def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Spans:
+    """Where these blocks of a manifest, which is that of this source or of several, lie, in the same order."""
     spans: Spans = []
     for number in blocks:
         shard = int(manifest.shard[number])
         url, size, mark = manifest.url(shard), int(manifest.sizes[shard]), manifest.marks[shard]
         block = int(manifest.begin[number]), int(manifest.end[number]), int(manifest.samples[number])
-        if spans and spans[-1][0] == url:
-            spans[-1][-1].append(block)
+        of = source + manifest.source_of(shard)
+        if spans and (spans[-1].url, spans[-1].source) == (url, of):
+            spans[-1].blocks.append(block)
         else:
-            spans.append((url, size, mark, [block]))
+            spans.append(Span(url, size, mark, [block], of))
     return spans
 
 
-def heads_of(manifest: Manifest, view: View) -> list[Head]:
+def heads_of(view: View, source: int = 0) -> list[Head]:
     """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""
     heads = []
     for block in np.flatnonzero(view.samples)[:_LEARN_BLOCKS]:
         rows = view.row(block, np.arange(min(_LEARN_SAMPLES, view.samples[block])))
-        ordinals = manifest.first_ordinal[block] + rows
-        heads.append((spans_of(manifest, [int(block)]), Rows(0, np.zeros_like(rows), rows, ordinals)))
+        ordinals = view.manifest.first_ordinal[block] + rows
+        heads.append((spans_of(view.manifest, [int(block)], source), Rows(0, np.zeros_like(rows), rows, ordinals)))
     return heads
 
 
@@ -69,8 +70,9 @@ class Stream:
         return spans_of(self.manifest, blocks)
 
     def heads(self) -> list[Head]:
-        """From which the schema is learnt."""
-        return heads_of(self.manifest, self.planner.view)
+        """From which the schema is learnt: of each source its first block, of each its second, and so on."""
+        each = [heads_of(view, source) for source, view in enumerate(self.planner.views)]
+        return [head for heads in itertools.zip_longest(*each) for head in heads if head is not None]
 
     def place(self, block: int) -> tuple[str, int]:
         """The shard, as it may be shown, and the beginning of a block in it."""
@@ -112,7 +114,8 @@ class Stream:
         table_of = np.searchsorted(blocks, picks.block[chosen])
         lengths = None if picks.length is None else picks.length[chosen]
         layout = picks.layout if len(table_of) == len(picks.block) else None
-        return Rows(picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen], lengths, layout)
+        passes = None if picks.passes is None else picks.passes[chosen]
+        return Rows(picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen], lengths, layout, passes)
 
     def parts(self, parts: Sequence[tuple[Picks, np.ndarray]], blocks: np.ndarray) -> Parts:
         """The chosen samples of several steps, as `rows` has them of one."""
@@ -125,10 +128,12 @@ class Stream:
         packed = [(picks.length[rows], picks, rows) for picks, rows in parts if picks.length is not None]
         lengths = np.concatenate([length for length, _, _ in packed]) if packed else None
         layouts = tuple(picks.layout if len(rows) == len(picks.block) else None for _, picks, rows in packed)
-        return Parts(cycles, bounds, np.searchsorted(blocks, block), row, ordinal, lengths, layouts)
+        own = [picks.passes[rows] for picks, rows in parts if picks.passes is not None]
+        passes = np.concatenate(own) if own else None
+        return Parts(cycles, bounds, np.searchsorted(blocks, block), row, ordinal, lengths, layouts, passes)
 
     def complete(self, picks: Picks, columns: Columns) -> Columns:
-        """The batch: the columns of all the step's samples, cut to its rows, with `__index__` and `__valid__`.
+        """The batch: the columns of all the step's samples, cut to its rows, and what `RESERVED` names.
 
         The columns of packed rows are those already; `__index__` then has an entry for each of `cu_seqlens`' segments,
         -1 for what is left of a row. ConfigError where a collate function of the user's gave columns of these names.
@@ -142,6 +147,8 @@ class Stream:
             return {**columns, **self._of_packed(picks, picks.layout)}
         batch: Columns = {name: column[: picks.rows] for name, column in columns.items()}
         batch["__index__"] = picks.ordinal[: picks.rows]
+        if picks.source is not None:
+            batch["__source__"] = picks.source[: picks.rows]
         if self.flag_valid:
             batch["__valid__"] = picks.valid[: picks.rows]
         return batch

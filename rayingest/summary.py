@@ -6,8 +6,8 @@ import logging
 import math
 
 from rayingest.plan.batching import bounds
-from rayingest.plan.order import Order
-from rayingest.plan.view import View
+from rayingest.plan.mixed import MixedPlanner
+from rayingest.plan.planner import Planner
 from rayingest.stream import Stream
 
 _FEW_BLOCKS = 16
@@ -21,24 +21,26 @@ def describe(stream: Stream, max_bytes: int) -> None:
     order_words = "file order"
     if order.seed is not None:
         order_words = f"windows of {order.window_samples:,} samples in {order.lanes} lane(s)"
+    if len(stream.planner.views) > 1:
+        order_words += f" of {len(stream.planner.views)} sources"
     _log.info(
         "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
-        _samples(stream.planner.view),
+        _samples(stream.planner),
         f"{manifest.num_blocks:,}",
         f"{len(manifest.paths):,}",
         _size(manifest.total_bytes),
         f"{stream.planner.steps_in(0):,}",
         order_words,
-        reads_per_block(order, world_size),
+        reads_per_block(stream.planner, world_size),
         _size(max_bytes),
     )
     if order.seed is None or stream.planner.rank:
         return
     share = min(order.window_samples, order.samples) / world_size
-    share *= manifest.num_samples / order.samples  # what lies between the samples is read with them
+    share *= manifest.num_samples / stream.planner.num_samples  # what lies between the samples is read with them
     block_bytes = manifest.total_bytes / manifest.num_blocks
-    lanes = reads_per_block(order, world_size) * order.lanes / world_size
-    window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(order, world_size)
+    lanes = reads_per_block(stream.planner, world_size) * order.lanes / world_size
+    window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(stream.planner, world_size)
     window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
         _log.warning(
@@ -57,9 +59,16 @@ def describe(stream: Stream, max_bytes: int) -> None:
         )
 
 
-def reads_per_block(order: Order, world_size: int) -> float:
-    """How often a block is read in an epoch, all ranks together: more than once where ranks share a lane."""
-    touched = 0
+def reads_per_block(planner: Planner, world_size: int) -> float:
+    """How often a block is read in an epoch, all ranks together: more than once where ranks share a lane.
+
+    About so often for a mixture, each time through a source.
+    """
+    if isinstance(planner, MixedPlanner):
+        shared = (min(world_size, 1 + (world_size - 1) / source.order.lanes) for source in planner.sources)
+        sizes = [source.view.num_samples for source in planner.sources]
+        return sum(reads * size for reads, size in zip(shared, sizes, strict=True)) / sum(sizes)
+    order, touched = planner.order, 0
     for rank in range(world_size):
         begin, end = bounds(order.batch, rank, world_size)
         if end > begin:
@@ -67,10 +76,10 @@ def reads_per_block(order: Order, world_size: int) -> float:
     return touched / order.lanes
 
 
-def _samples(view: View) -> str:
+def _samples(planner: Planner) -> str:
     """How many samples there are, and of how many where some are left out."""
-    every = view.manifest.num_samples
-    return f"{every:,}" if view.num_samples == every else f"{view.num_samples:,} of {every:,}"
+    every, there = planner.manifest.num_samples, planner.num_samples
+    return f"{every:,}" if there == every else f"{there:,} of {every:,}"
 
 
 def _size(nbytes: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from rayingest.formats.indexing import IndexSurvey
 from rayingest.measure import Measure, MeasureSurvey
 from rayingest.plan.manifest import Manifest
-from rayingest.plan.view import Keep, Limit, View
+from rayingest.plan.view import Keep, Limit, View, view_mark
 from rayingest.silence import told
 from rayingest.storage.index_cache import IndexCache
 from rayingest.survey import Survey, survey_here
@@ -58,16 +58,23 @@ class Surveyed:
     """What is known of a data set before it is read: its manifest, and what there is to know of every sample.
 
     `limits` have what measures say in the measures' places; `lengths` are by ordinal, None where nobody needs any.
+    `index` is where the manifest is kept.
     """
 
     manifest: Manifest
     limits: tuple[Limit, ...]
     lengths: np.ndarray | None
+    index: str = field(default="", repr=False)
 
     @cached_property
     def view(self) -> View:
         """The samples there are. ConfigError where there is none."""
         return View.whole(self.manifest).through(self.limits)
+
+    @property
+    def view_mark(self) -> str:
+        """What a state says of the view, "" for the whole."""
+        return view_mark(self.limits)
 
     @property
     def lengths_mark(self) -> str:
@@ -82,8 +89,8 @@ def survey(dataset: Dataset, cache: IndexCache, rank: int, on_ray: bool, shown: 
     manifest = make(IndexSurvey(cache), rank, on_ray, shown)
 
     def measured(measure: Measure) -> np.ndarray:
-        return make(MeasureSurvey(measure, manifest, cache, dataset.work), rank, on_ray, shown)
+        return make(MeasureSurvey(measure, manifest, cache, dataset.source_work), rank, on_ray, shown)
 
     limits = (Keep(one.name, measured(one)) if isinstance(one, Measure) else one for one in dataset.limits)
     lengths = measured(dataset.lengths) if dataset.needs_lengths and dataset.lengths is not None else None
-    return Surveyed(manifest, tuple(limits), lengths)
+    return Surveyed(manifest, tuple(limits), lengths, cache.location)

@@ -1,15 +1,16 @@
 """What workers do for a stream: read blocks, learn the schema, decode rows of them.
 
 Owns the joint of formats and transforms, as far as a worker needs it: picklable, and free of the manifest and the plan.
+What is done with several sources together is `mixed_work`'s.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,26 +22,84 @@ from rayingest.plan.layout import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
+from rayingest.storage.tally import Tally
 from rayingest.transforms.columnar import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples
 from rayingest.transforms.rows import Rows as RawRows
+from rayingest.transforms.stages import Stage
 
 _SHARDS_AT_ONCE = 16
 
-Span = tuple[str, int, str, list[Block]]
-"""A shard's URL, its size and mark when it was indexed, and blocks of it."""
+
+class Span(NamedTuple):
+    """A shard's URL, its size and mark when it was indexed, blocks of it, and the number of the source it is of."""
+
+    url: str
+    size: int
+    mark: str
+    blocks: list[Block]
+    source: int = 0
+
 
 Spans = list[Span]
 """One for each shard to read from."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Protocol):
     """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
 
-    `options` are the format's, `strict` as for indexing. `skip`: samples that cannot be had are left out and named, for
-    others to stand in for them.
+    `pipeline` is how samples are put together. `skip`: samples that cannot be had are left out and named, for others to
+    stand in for them.
     """
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def skip(self) -> bool: ...
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """All that is done with samples, of whatever source."""
+
+    @property
+    def code_mark(self) -> str:
+        """8 hex digits of the stages' code."""
+
+    @property
+    def spec_bytes(self) -> int:
+        """Bytes of a decoded sample as far as they are known; 0 if not."""
+
+    @property
+    def tally(self) -> Tally:
+        """What storage counted, in this process."""
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """Values that are not to be shown."""
+
+    def made(self, skip: bool, path: str) -> Self:
+        """The same, with bad samples to skip or not, and images decoded on this path."""
+
+    def read(self, spans: Spans) -> list[pa.Table]:
+        """One raw table for each block. Raises DataError, ConfigError."""
+
+    def learnt(self, heads: Sequence[Head]) -> Self:
+        """The same work with the schema of its samples: those of the first head that has any good ones.
+
+        Raises ConfigError where the description does not fit the data, DataError where no head can be read or decoded.
+        """
+
+    def open(self, table: pa.Table) -> OpenBlock:
+        """A raw block, to take samples from many times."""
+
+    def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
+        """The rows' samples, as of `Pipeline.run_samples`."""
+
+
+@dataclass(frozen=True)
+class SourceWork:
+    """The work on one source. `options` are the format's, `strict` as for indexing."""
 
     format_name: str
     storage: Storage
@@ -49,25 +108,44 @@ class Work:
     options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
 
+    @property
+    def stages(self) -> Sequence[Stage]:
+        return self.pipeline.stages
+
+    @property
+    def code_mark(self) -> str:
+        return self.pipeline.code_mark
+
+    @property
+    def spec_bytes(self) -> int:
+        return self.pipeline.spec_bytes
+
+    @property
+    def tally(self) -> Tally:
+        return self.storage.tally
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        return self.storage.storage_options
+
+    def made(self, skip: bool, path: str) -> Self:
+        return replace(self, skip=skip, pipeline=replace(self.pipeline, path=path))
+
     def read(self, spans: Spans) -> list[pa.Table]:
-        """One raw table for each block. Raises DataError, ConfigError."""
-        format_ = get_format(self.format_name)
-        columns = self.pipeline.columns
+        return read_shards(spans, self.read_shard)
 
-        def of_shard(span: Span) -> list[pa.Table]:
-            url, size, mark, blocks = span
-            return format_.read(Shard(self.storage, url, size, self.strict, self.options, mark), blocks, columns)
+    def read_shard(self, span: Span) -> list[pa.Table]:
+        """The blocks of one shard."""
+        shard = Shard(self.storage, span.url, span.size, self.strict, self.options, span.mark)
+        return get_format(self.format_name).read(shard, span.blocks, self.pipeline.columns)
 
-        if len(spans) < 2 or all(local_path(url) is not None for url, *_ in spans):
-            return [table for span in spans for table in of_shard(span)]
-        with ThreadPoolExecutor(min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard") as pool:  # each waits for answers
-            return [table for tables in pool.map(of_shard, spans) for table in tables]
+    def open(self, table: pa.Table) -> OpenBlock:
+        return self.pipeline.open(table)
 
-    def learnt(self, heads: Sequence[Head]) -> Work:
-        """The same work with the schema of its samples: those of the first head that has any good ones.
+    def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
+        return self.pipeline.run_samples(tables, rows.table_of, rows.row_of, rows.ordinals, rows.cycle, bad)
 
-        Raises ConfigError where the description does not fit the data, DataError where no head can be read or decoded.
-        """
+    def learnt(self, heads: Sequence[Head]) -> Self:
         first: DataError | None = None
         for spans, rows in heads:
             try:
@@ -95,11 +173,20 @@ class Work:
         return error.saying(f"{error.reason}; {found}")
 
 
+def read_shards(spans: Spans, read: Callable[[Span], list[pa.Table]]) -> list[pa.Table]:
+    """What `read` gives of each, one behind the other; of remote ones several at a time."""
+    if len(spans) < 2 or all(local_path(span.url) is not None for span in spans):
+        return [table for span in spans for table in read(span)]
+    with ThreadPoolExecutor(min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard") as pool:  # each waits for answers
+        return [table for tables in pool.map(read, spans) for table in tables]
+
+
 @dataclass(frozen=True)
 class Rows:
     """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length.
 
-    Where they are packed, sample i must be `lengths[i]` long, and `layout` is that of all the step's, if they are that.
+    `passes` has the cycle of each in its own source, where there are several. Where they are packed, sample i must be
+    `lengths[i]` long, and `layout` is that of all the step's, if they are that.
     """
 
     cycle: int
@@ -108,12 +195,12 @@ class Rows:
     ordinals: np.ndarray
     lengths: np.ndarray | None = None
     layout: Layout | None = None
+    passes: np.ndarray | None = None
 
     def samples(self, work: Work, tables: Sequence[pa.Table]) -> tuple[Samples, dict[int, DataError]]:
         """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
         bad: dict[int, DataError] = {}
-        chosen = (self.table_of, self.row_of, self.ordinals, self.cycle)
-        samples = work.pipeline.run_samples(tables, *chosen, bad if work.skip else None)
+        samples = work.run(tables, self, bad if work.skip else None)
         misfit = self._misfit(work, samples)
         if misfit is not None:
             place, reason = misfit
@@ -144,8 +231,8 @@ class Rows:
 class Parts:
     """Samples to decode together, as parts of several steps: those of part i are [bounds[i], bounds[i + 1]) of them.
 
-    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker. `lengths` and
-    `layouts`, an entry a part, are those of packed rows, as `Rows` has them.
+    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker. `lengths`,
+    `layouts` (an entry a part) and `passes` are as `Rows` has them.
     """
 
     cycles: tuple[int, ...]
@@ -155,6 +242,7 @@ class Parts:
     ordinals: np.ndarray
     lengths: np.ndarray | None = None
     layouts: tuple[Layout | None, ...] = ()
+    passes: np.ndarray | None = None
 
     def __iter__(self) -> Iterator[Rows]:
         """The parts."""
@@ -162,7 +250,8 @@ class Parts:
         for cycle, layout, (begin, end) in zip(self.cycles, layouts, itertools.pairwise(self.bounds), strict=True):
             lengths = None if self.lengths is None else self.lengths[begin:end]
             where = self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end]
-            yield Rows(cycle, *where, lengths, layout)
+            passes = None if self.passes is None else self.passes[begin:end]
+            yield Rows(cycle, *where, lengths, layout, passes)
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
         """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""

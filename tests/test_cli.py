@@ -84,6 +84,22 @@ def test_check_shows_a_ranks_part(run: Run) -> None:
     assert "uint8 (2, 8, 8, 3)" in rows["first batch"][0]
 
 
+def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
+    """Checked as a whole; indexed and verified source by source."""
+    one = "{read: {format: webdataset, urls: data/%s.tar}, select: {cls: json}}"
+    sources = f"{{a: {one % 's-0000'}, b: {one % 's-0001'}}}"
+    (folder / "m.yaml").write_text(f"mix: {{sources: {sources}, weights: {{a: 2, b: 1}}}}\nbatch: {{size: 3}}\n")
+    rows = told(run("check", "m.yaml"))
+    assert [line.split() for line in rows["sources"]] == [["a", "20", "samples"], ["b", "15", "samples"]]
+    assert rows["order"][0].startswith("version 4, file order of 2 sources: a 2, b 1, until first; ")
+    assert rows["steps"] == ["9 an epoch, of 3 samples; partial drop"]
+    assert len(told(run("index", "m.yaml"))["state"]) == 2
+    assert told(run("verify", "m.yaml"))["verified"] == [f"{n} samples in 1 shards, 0 bad" for n in (20, 15)]
+    result = run("inspect", "m.yaml")
+    assert result.exit_code == 1
+    assert "one source, not with a mixture of a, b" in result.stderr
+
+
 def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
     """Made with a progress bar, then kept, and made again when a shard has changed."""
     first = run("index", "c.yaml")

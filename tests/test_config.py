@@ -99,6 +99,61 @@ def test_a_configuration_is_what_the_api_would_make(write: Write) -> None:
     assert config.job == {"anything": [1, 2]}
 
 
+def test_a_mixture_has_descriptions_of_its_sources(write: Write) -> None:
+    """Each is written as a configuration is, mixtures among them too."""
+    config = ri.load_config(
+        write(
+            """
+            mix:
+              sources:
+                web: {read: {format: json, urls: a.jsonl}, select: {x: y}, take: 9}
+                all:
+                  mix: {sources: {b: {read: {format: parquet, urls: b.parquet}, shuffle: {seed: 2}}}}
+              weights: {0: {web: 1, all: 0.5}, 100: {web: 1, all: 1}}
+              until: all
+            map: tests.test_config:jitter
+            shuffle: {seed: 3}
+            batch: {size: 4}
+            """
+        )
+    )
+    web = ri.read_json("a.jsonl").select(x="y").take(9)
+    weights = {0: {"web": 1, "all": 0.5}, 100: {"web": 1, "all": 1}}
+    mixture = ri.mix(
+        {"web": web, "all": ri.mix({"b": ri.read_parquet("b.parquet").shuffle(2)})}, weights=weights, until="all"
+    )
+    assert config.dataset() == mixture.map(jitter).shuffle(3).batch(4)
+
+
+def test_mistakes_in_a_source_are_told_where_they_are(write: Write) -> None:
+    """With all others, each with its line."""
+    said = refused(
+        write(
+            """
+            mix:
+              sources:
+                web: {read: {format: jsn, urls: a}, where: "x +"}
+                code: {read: {format: json, urls: a}, batch: {size: 3}, take: 0}
+              until: last
+            read: {format: json, urls: a}
+            batch: {size: 4}
+            """
+        )
+    )
+    for line in (
+        "the section 'read' beside 'mix': leave one out",
+        "c.yaml:4: mix.sources.web.read.format: 'jsn' is not known; formats: ",
+        "c.yaml:5: mix.sources.code.batch: there is no such key; allowed: read, mix, ",
+        "c.yaml:5: mix.sources.code.take: count=0: a whole number",
+        "c.yaml:6: mix.until: 'last': 'first', 'all', or how many samples",
+    ):
+        assert line in said
+    assert "mix.sources: 3 stands where sources are needed" in refused(write("mix: {sources: 3}\nbatch: {size: 4}"))
+    assert "mix: mix: there is no weight for 'a'" in refused(
+        write("mix: {sources: {a: {read: {format: json, urls: a}}}, weights: {b: 1}}\nbatch: {size: 4}")
+    )
+
+
 def test_the_least_configuration_leaves_all_defaults_to_the_api(write: Write) -> None:
     """Nothing that is not written is passed on; an empty `shuffle` still shuffles."""
     config = ri.load_config(write(LEAST))

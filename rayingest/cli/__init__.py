@@ -17,20 +17,21 @@ from tqdm import tqdm
 
 from rayingest import __version__
 from rayingest.cli import inspect as inspection
-from rayingest.cli.source import named
+from rayingest.cli.source import named, sources_of
 from rayingest.cli.verify import Verification
 from rayingest.config import load_config
 from rayingest.dataset import Dataset
 from rayingest.errors import IngestError
+from rayingest.mixed_ordering import SurveyedMixture
 from rayingest.observe.commands import add_commands
 from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.mixed import MixedPlanner
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import order_version
 from rayingest.plan.view import view_mark
-from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.summary import reads_per_block
-from rayingest.surveying import Surveyed, survey
+from rayingest.surveying import Surveyed
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")]
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A YAML file, or with --format a path, glob or URL.")]
@@ -69,12 +70,11 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
     with _errors_told(debug):
         loaded = load_config(config)
         dataset = loaded.dataset()
-        cache = dataset.index_cache()
-        known = _surveyed(dataset, cache, on_ray)
+        known = _surveyed(dataset, on_ray)
         planner = dataset.planner(known, 0, world_size, uneven=True)
         beside = bool(known.limits) or known.lengths is not None or not planner.calendar.is_plain
-        version = order_version(beside, isinstance(planner, GroupedPlanner))
-        _print_rows({**_data_rows(known, cache), **_order_rows(planner, version, world_size)})
+        version = order_version(beside, isinstance(planner, GroupedPlanner), isinstance(planner, MixedPlanner))
+        _print_rows({**_data_rows(known), **_order_rows(planner, version, world_size)})
         options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
         with dataset.loader(rank=0, world_size=world_size, **options) as loader:
             for batch in loader:
@@ -88,11 +88,10 @@ def index(
 ) -> None:
     """Make the index of the data, unless the kept one still holds: sizes and marks of all shards."""
     with _errors_told(debug):
-        dataset = named(source, format_name, option)
-        cache = dataset.index_cache()
-        kept = cache.load() is not None
-        known = _surveyed(dataset, cache, on_ray)
-        _print_rows({**_data_rows(known, cache), "state": ["kept, and still holds" if kept else "made now"]})
+        for dataset in sources_of(named(source, format_name, option)):
+            kept = dataset.index_cache().load() is not None
+            known = _surveyed(dataset, on_ray)
+            _print_rows({**_data_rows(known), "state": ["kept, and still holds" if kept else "made now"]})
 
 
 @app.command()
@@ -109,9 +108,8 @@ def inspect(
         dataset = replace(
             named(source, format_name, option), limits=(), lengths=None
         )  # all there is, whatever is taken of it
-        cache = dataset.index_cache()
-        known = _surveyed(dataset, cache, on_ray=False)
-        _print_rows(_data_rows(known, cache))
+        known = _surveyed(dataset, on_ray=False)
+        _print_rows(_data_rows(known))
         _print_rows({"shards": [f"{'bytes':>15} {'blocks':>9} {'samples':>12}", *inspection.shards(known.manifest)]})
         found = inspection.first_samples(dataset, known.manifest, samples)
         _print_rows({"fields": [f"{name:<{_WIDTH}}{words}" for name, words in inspection.described(found).items()]})
@@ -125,14 +123,17 @@ def inspect(
 def verify(source: Source, format_name: FormatName = None, option: Given = None, debug: Debug = False) -> None:
     """Read and decode everything; a line for each bad sample, shard or block, and exit status 1 if there is any."""
     with _errors_told(debug):
-        verification = Verification(named(source, format_name, option))
-        with tqdm(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
-            for fault in verification.faults(lambda done: bar.update(done - bar.n)):
-                bar.clear()
-                typer.echo(str(fault))
-        counts = f"{verification.samples:,} samples in {verification.shards:,} shards, {verification.bad:,} bad"
-        _print_rows({"verified": [counts]})
-        if verification.bad:
+        bad = 0
+        for dataset in sources_of(named(source, format_name, option)):
+            verification = Verification(dataset)
+            with tqdm(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
+                for fault in verification.faults(lambda done: bar.update(done - bar.n)):
+                    bar.clear()
+                    typer.echo(str(fault))
+            counts = f"{verification.samples:,} samples in {verification.shards:,} shards, {verification.bad:,} bad"
+            _print_rows({"verified": [counts]})
+            bad += verification.bad
+        if bad:
             raise typer.Exit(1)
 
 
@@ -153,7 +154,7 @@ def pack(
 
     with _errors_told(debug):
         dataset = named(source, format_name, option)
-        known = _surveyed(dataset, dataset.index_cache(), on_ray=True)
+        known = _surveyed(dataset, on_ray=True)
         packing = Packing(dataset, known, folder, Layout(to, shard_bytes, resize, decode_images))
         made = samples = 0
         with tqdm(total=len(packing.shards), desc="packing", unit="shard", disable=None) as bar:
@@ -164,12 +165,12 @@ def pack(
         _print_rows({"packed": [f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{there}"]})
 
 
-def _surveyed(dataset: Dataset, cache: IndexCache, on_ray: bool) -> Surveyed:
+def _surveyed(dataset: Dataset, on_ray: bool) -> Surveyed:
     if on_ray:
         from rayingest.cluster.session import connect
 
         connect(60.0)
-    return survey(dataset, cache, 0, on_ray, shown=True)
+    return dataset.survey(0, on_ray, shown=True)
 
 
 @contextmanager
@@ -186,14 +187,17 @@ def _errors_told(debug: bool) -> Iterator[None]:
 add_commands(app, _errors_told)
 
 
-def _data_rows(known: Surveyed, cache: IndexCache) -> dict[str, list[str]]:
+def _data_rows(known: Surveyed) -> dict[str, list[str]]:
     manifest = known.manifest
+    if isinstance(known, SurveyedMixture):
+        each = [f"{name:<{_WIDTH}}{of.view.num_samples:>14,} samples" for name, of in known.parts.items()]
+        return {"sources": each, "fingerprint": [manifest.fingerprint]}
     taken = f"{known.view.num_samples:,} samples: {view_mark(known.limits)}"
     return {
         "data": [f"{manifest.num_samples:,} samples in {len(manifest.paths):,} shards under {redact(manifest.root)}"],
         "blocks": [f"{manifest.num_blocks:,}, {manifest.total_bytes:,} bytes of samples in memory"],
         "fingerprint": [manifest.fingerprint],
-        "index": [redact(cache.location)],
+        "index": [redact(known.index)],
         **({"taken": [taken]} if known.limits else {}),
     }
 
@@ -205,6 +209,8 @@ def _order_rows(planner: Planner, version: int, world_size: int) -> dict[str, li
         how = f"seed {order.seed}, windows of {window}, {order.lanes} lane(s)"
     left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
     steps = f"{planner.steps_in(0):,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"
+    if isinstance(planner, MixedPlanner):
+        how += f" of {len(planner.sources)} sources: {planner.order}"
     if isinstance(planner, GroupedPlanner):
         how += f", {planner.order.grouping}"
         steps = (
@@ -214,7 +220,7 @@ def _order_rows(planner: Planner, version: int, world_size: int) -> dict[str, li
     return {
         "order": [f"version {version}, {how}"],
         "steps": [steps],
-        "reads": [f"{reads_per_block(order, world_size):.2f} per block and epoch on {world_size} rank(s)"],
+        "reads": [f"{reads_per_block(planner, world_size):.2f} per block and epoch on {world_size} rank(s)"],
     }
 
 

@@ -67,7 +67,7 @@ class Part:
 
     @property
     def rows(self) -> np.ndarray:
-        return np.arange(self.span[-1][0][2]) if self.some is None else self.some
+        return np.arange(self.span.blocks[0][2]) if self.some is None else self.some
 
     @property
     def ordinals(self) -> np.ndarray:

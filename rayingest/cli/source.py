@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,13 +20,14 @@ from rayingest.config import load_config
 from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.indexing import index_shard
+from rayingest.mixture import Mixture
 from rayingest.options import known_names
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.sources import READERS
 from rayingest.storage.urls import Listing
 from rayingest.transforms.decode_path import choose_path
 from rayingest.transforms.pipeline import Samples
-from rayingest.work import Rows, Span, Work
+from rayingest.work import Rows, SourceWork, Span, Work
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,7 +42,7 @@ class Block:
 
     @property
     def samples(self) -> int:
-        return self.span[-1][0][2]
+        return self.span.blocks[0][2]
 
 
 def named(source: str, format_name: str | None, options: Sequence[str] | None = None) -> Dataset:
@@ -69,17 +70,21 @@ def _option(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--option {text}: no YAML: {' '.join(str(error).split())}") from None
 
 
-def work_of(dataset: Dataset) -> Work:
+def sources_of(dataset: Dataset) -> list[Dataset]:
+    """What is read, source by source."""
+    return [leaf.dataset for leaf in dataset.leaves()] if isinstance(dataset, Mixture) else [dataset]
+
+
+def work_of(dataset: Dataset) -> SourceWork:
     """The work on each sample, bad ones left out and named."""
-    work = dataset.work
-    return replace(work, skip=True, pipeline=replace(work.pipeline, path=choose_path(None)))
+    return dataset.source_work.made(True, choose_path(None))
 
 
 def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBlocks | DataError]]:
     """Each shard's number and blocks, or what is wrong with it, in order."""
 
     def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
-        work = dataset.work
+        work = dataset.source_work
         where = (work.format_name, work.storage, listing.url(shard), int(listing.sizes[shard]))
         try:
             return shard, index_shard(*where, dataset.block_bytes, work.strict, work.options)
@@ -92,7 +97,7 @@ def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBloc
 def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> Iterator[Block]:
     """A shard's blocks, given the ordinal of its first sample."""
     for begin, end, samples in zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True):
-        span = listing.url(shard), int(listing.sizes[shard]), listing.marks[shard], [(begin, end, samples)]
+        span = Span(listing.url(shard), int(listing.sizes[shard]), listing.marks[shard], [(begin, end, samples)])
         yield Block(span, first)
         first += samples
 

@@ -40,7 +40,7 @@ class Verification:
             bad = decoded(self._work, block)[1]
             count = len(bad)
         except DataError as error:
-            url, *_, (span,) = block.span
+            (span,), url = block.span.blocks, block.span.url
             where = {"shard": error.shard or redact(url), "offset": span[0] if error.offset is None else error.offset}
             bad, count = [DataError(error.reason, sample=error.sample, key=error.key, **where)], block.samples  # type: ignore[arg-type]
         self.bad += count

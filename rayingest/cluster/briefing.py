@@ -107,7 +107,7 @@ def _shipped(work: Work) -> Any:
     try:
         return ray.put(work)
     except Exception as error:
-        stages = [type(stage).__name__ for stage in work.pipeline.stages if not _can_be_sent(stage)]
+        stages = [type(stage).__name__ for stage in work.stages if not _can_be_sent(stage)]
         raise ConfigError(
             f"the description of the data ({', '.join(stages) or 'collate'}) cannot be sent to the workers: "
             f"{str(error).strip().splitlines()[0]}; leave locks, files and connections to the worker: a class given to "

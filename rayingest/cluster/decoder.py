@@ -89,7 +89,7 @@ class Decoder:
             return Decoded((), 0.0), []
         self._drop(key, note.leaving)
         blocks, work = self._blocks[key], self._work[key]
-        blocks.update(zip(note.coming, map(work.pipeline.open, coming), strict=True))
+        blocks.update(zip(note.coming, map(work.open, coming), strict=True))
         needed = [blocks[serial] for serial in note.serials]
         made: tuple[Sequence[PartDone], Iterable[Any]]
         joined = parts.columns(work, needed)

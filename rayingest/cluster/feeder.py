@@ -79,7 +79,7 @@ class Feeder:
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = queue.SimpleQueue()
         self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)), span)
         self._span = span
-        row_bytes = stream.work.pipeline.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
+        row_bytes = stream.work.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
         sizes = stream.manifest.nbytes + _ROW_OVERHEAD * stream.manifest.samples + BLOCK_OVERHEAD
         self._dispatch = Dispatch(sizes, limits, row_bytes)
         self._generation = 0  # of the consumer's start; what older ones left in the outbox is thrown away

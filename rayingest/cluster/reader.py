@@ -64,7 +64,7 @@ class Reader:
     def read(self, key: str, spans: Spans) -> list[Any]:
         """[Fetched, *blocks], None for each block where there is an error; nothing but None for a stream forgotten."""
         begun = time.perf_counter()
-        nothing = [None] * sum(len(blocks) for *_, blocks in spans)
+        nothing = [None] * sum(len(span.blocks) for span in spans)
         work = self._work.get(key)
         if work is None:  # nobody awaits the answer any more, and Ray would log an error
             return [None, *nothing]
@@ -75,7 +75,7 @@ class Reader:
         except IngestError as error:
             failed = error
         with self._lock:
-            told, self._told[key] = self._told.get(key, Tally()), work.storage.tally
+            told, self._told[key] = self._told.get(key, Tally()), work.tally
             tally = self._told[key] - told
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
         fetched = Fetched(nbytes, time.perf_counter() - begun, tally, failed)

@@ -7,7 +7,7 @@ The stages are applied in the order select, decode, map, map_batches, wherever t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,20 @@ from typing import Any
 from rayingest import dataset as api
 from rayingest.config.document import Loc, Mistakes, read_document, unknown_key
 from rayingest.config.functions import AFTER_COPY, resolve, resolve_decoder
-from rayingest.config.sections import BATCH, EPOCH, LOADER, PACK, READS, SHUFFLE, AnySection, Section, check_section
+from rayingest.config.sections import (
+    BATCH,
+    EPOCH,
+    LOADER,
+    MIX,
+    PACK,
+    READS,
+    SHUFFLE,
+    AnySection,
+    Section,
+    check_section,
+)
 from rayingest.errors import ConfigError
+from rayingest.mixture import mix
 from rayingest.options import nearest
 from rayingest.sources import READERS
 
@@ -24,6 +36,7 @@ __all__ = ["Config", "Section", "load_config"]
 
 SECTIONS = (
     "read",
+    "mix",
     "select",
     "decode",
     "map",
@@ -40,7 +53,8 @@ SECTIONS = (
     "loader",
     "job",
 )
-_NEEDED = ("read", "batch")
+_OF_MIXTURES = ("epoch", "pack", "batch", "loader", "job")
+"""Sections that the sources of a mixture do not have."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +94,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"load_config takes the path of a YAML file, not a {type(path).__name__}")
     document = read_document(Path(path))
     data, mistakes = document.data, document.mistakes
-    for key in data:
-        if key not in SECTIONS:
-            mistakes.add((str(key),), unknown_key(str(key), SECTIONS))
-    for key in _NEEDED:
-        if key not in data:
-            mistakes.add((), f"the section {key!r} is needed and missing")
+    _check_keys(data, SECTIONS, mistakes)
+    if "batch" not in data:
+        mistakes.add((), "the section 'batch' is needed and missing")
     dataset = _dataset(data, mistakes)
     options = _options(data.get("loader"), mistakes)
     job = data.get("job") or {}
@@ -96,9 +107,20 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     return Config(str(path), job, dataset, options, dict(mistakes.lines))
 
 
+def _check_keys(data: Mapping[str, Any], allowed: Sequence[str], mistakes: Mistakes) -> None:
+    for key in data:
+        if key not in allowed:
+            mistakes.add((str(key),), unknown_key(str(key), allowed))
+    if ("read" in data) == ("mix" in data):
+        words = "'read' beside 'mix': leave one out" if "read" in data else "'read' is needed and missing (or 'mix')"
+        mistakes.add((), f"the section {words}")
+
+
 def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
     """The description; None where no data can be named."""
-    dataset = _read(data["read"], mistakes) if "read" in data else None
+    dataset = _mix(data["mix"], mistakes) if "mix" in data else None
+    if "read" in data:
+        dataset = _read(data["read"], mistakes)
     for stage, arguments in _stages(data, mistakes):
         if dataset is not None:
             dataset = _added(dataset, stage, arguments, (stage,), mistakes)
@@ -136,6 +158,33 @@ def _read(section: Any, mistakes: Mistakes) -> api.Dataset | None:
     except ConfigError as error:
         mistakes.add(("read",), str(error))
         return None
+
+
+def _mix(section: Any, mistakes: Mistakes) -> api.Dataset | None:
+    keys = dict(section) if isinstance(section, dict) else {}
+    sources = _sources(keys.pop("sources", None), mistakes)
+    options = check_section(MIX, keys, ("mix",), mistakes)
+    if options is None or None in sources.values():
+        return None
+    try:
+        return mix(sources, **options.given())
+    except ConfigError as error:
+        mistakes.add(("mix",), str(error))
+        return None
+
+
+def _sources(section: Any, mistakes: Mistakes) -> dict[str, api.Dataset | None]:
+    """The data sets to mix; None for each that cannot be named."""
+    loc: Loc = ("mix", "sources")
+    if not isinstance(section, dict) or not all(isinstance(source, dict) for source in section.values()):
+        mistakes.add(loc, f"{section!r} stands where sources are needed, as in web: {{read: ...}}")
+        return {"": None}
+    made = {}
+    for name, source in section.items():
+        inside = mistakes.under((*loc, str(name)))
+        _check_keys(source, [key for key in SECTIONS if key not in _OF_MIXTURES], inside)
+        made[str(name)] = _dataset(source, inside)
+    return made
 
 
 def _stages(data: Mapping[str, Any], mistakes: Mistakes) -> list[tuple[str, Any]]:

@@ -7,7 +7,7 @@ place. Knows nothing of what the file means.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,20 @@ Loc = tuple[str | int, ...]
 
 @dataclass
 class Mistakes:
-    """What is wrong with a document so far."""
+    """What is wrong with a document so far. Places are told from `at` on, a place in it."""
 
     name: str
     lines: dict[Loc, int] = field(default_factory=dict)
     found: list[tuple[Loc, str]] = field(default_factory=list)
+    at: Loc = ()
+
+    def under(self, loc: Loc) -> Mistakes:
+        """The same, for what stands at this place."""
+        return replace(self, at=(*self.at, *loc))
 
     def add(self, loc: Loc, message: str) -> None:
         """One more, at this place."""
-        self.found.append((loc, message))
+        self.found.append(((*self.at, *loc), message))
 
     def refuse(self) -> None:
         """Raises ConfigError with all of them, if there are any."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from rayingest.config.document import Loc, Mistakes, unknown_key
 from rayingest.dataset import Dataset
+from rayingest.mixture import mix
 from rayingest.options import Options, options_of, shown
 from rayingest.sources import READERS
 
@@ -31,6 +32,7 @@ def _section_of(call: Callable[..., Any], without: Collection[str] = ()) -> type
 
 
 READS = {name: _section_of(reader) for name, reader in READERS.items()}
+MIX = _section_of(mix, without={"sources"})
 SHUFFLE = _section_of(Dataset.shuffle)
 BATCH = _section_of(Dataset.batch)
 EPOCH = _section_of(Dataset.epoch)

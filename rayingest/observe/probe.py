@@ -161,7 +161,7 @@ def forget_files(dataset: Dataset) -> None:
 def cached(dataset: Dataset, limit: int = _CACHED_BYTES) -> Iterator[Dataset]:
     """The same description over copies of the first shards in a local folder, up to so many bytes of them."""
     folder = Path(tempfile.mkdtemp(prefix="rayingest-probe-"))
-    storage, size = dataset.work.storage, 0
+    storage, size = dataset.source_work.storage, 0
     copies: list[Path] = []
     try:
         for url, nbytes in _urls(dataset).items():

@@ -17,7 +17,7 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.padding import PLAIN, Pad, mask_name
 
-RESERVED = ("__index__", "__valid__")
+RESERVED = ("__index__", "__source__", "__valid__")
 """Columns that every batch may have of the loader's own."""
 
 _NUMBERS = frozenset({bool, int, float, complex})
