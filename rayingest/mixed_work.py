@@ -89,22 +89,19 @@ class MixedWork:
         return self._works[_source_of(table)].open(table)
 
     def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
-        assert rows.passes is not None, "rows of several sources have their own passes"
         source = np.array([_source_of(table) for table in tables])[rows.table_of]
-        groups = np.unique(np.stack([source, rows.passes]), axis=1).T.tolist()
         made: dict[int, Any] = {}
         samples = Samples()
-        for number, cycle in groups:
-            places = np.flatnonzero((source == number) & (rows.passes == cycle))
-            part = Rows(cycle, rows.table_of[places], rows.row_of[places], rows.ordinals[places])
+        for number in np.unique(source).tolist():
+            places = np.flatnonzero(source == number)
             wrong: dict[int, DataError] | None = None if bad is None else {}
-            samples = self._works[number].run(tables, part, wrong)
+            samples = self._works[number].run(tables, rows.some(places), wrong)
             if bad is not None and wrong:
                 bad.update((int(places[place]), error) for place, error in wrong.items())
                 places = np.delete(places, list(wrong))
             made.update(zip(places.tolist(), samples, strict=True))
-        if len(groups) == 1:
-            return samples  # and the arrays that its decoders wrote into
+        if len(made) == len(samples):
+            return samples  # of one source, with the arrays that its decoders wrote into
         return Samples(made[place] for place in sorted(made))
 
     @property

@@ -143,7 +143,8 @@ class SourceWork:
         return self.pipeline.open(table)
 
     def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
-        return self.pipeline.run_samples(tables, rows.table_of, rows.row_of, rows.ordinals, rows.cycle, bad)
+        cycle = rows.cycle if rows.passes is None else rows.passes
+        return self.pipeline.run_samples(tables, rows.table_of, rows.row_of, rows.ordinals, cycle, bad)
 
     def learnt(self, heads: Sequence[Head]) -> Self:
         first: DataError | None = None
@@ -207,6 +208,11 @@ class Rows:
             where = RawRows(tables[self.table_of[place]]).where(int(self.row_of[place]))
             raise DataError(reason, **where, sample=int(self.ordinals[place]))
         return samples, bad
+
+    def some(self, places: np.ndarray) -> Rows:
+        """Those at these places, which are not packed."""
+        passes = None if self.passes is None else self.passes[places]
+        return Rows(self.cycle, self.table_of[places], self.row_of[places], self.ordinals[places], passes=passes)
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> Columns | None:
         """All of them as columns at once, where nothing is done to any: none can be bad then. Else None."""

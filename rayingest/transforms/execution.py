@@ -84,7 +84,8 @@ class Execution:
         self._blocks = {table: _Block(tables[table], plan) for table in sorted(set(self._table_of))}
         self._wholes: dict[tuple[int, str], tuple[np.ndarray, list[Any]]] = {}
         self._fixed = {name for block in self._blocks.values() for name in block.fixed}
-        self._key: tuple[int, int, int] = (0, 0, 0)
+        self._seed = self._source = 0
+        self._epochs: list[int] = []
         self._segments: list[list[Step]] = [[]]
         for step in program.tail:
             if isinstance(step, MapStep) and step.together:
@@ -92,13 +93,16 @@ class Execution:
             else:
                 self._segments[-1].append(step)
 
-    def samples(self, key: tuple[int, int, int], bad: dict[int, DataError] | None = None) -> Samples:
-        """All samples, given (seed, epoch, source).
+    def samples(
+        self, seed: int, epoch: int | np.ndarray, source: int, bad: dict[int, DataError] | None = None
+    ) -> Samples:
+        """All samples, given what random numbers are keyed by; the epoch may be one for each.
 
         Sample by sample, so that undecoded bytes live no longer than they must; a batch map waits for all. Where `bad`
         is given, samples that cannot be had are left out, and what is wrong with each is put there, by its place.
         """
-        self._key = key
+        self._seed, self._source = seed, source
+        self._epochs = np.broadcast_to(epoch, len(self._ordinals)).tolist()
         samples = self._complete(self._run(range(len(self._ordinals)))) if bad is None else self._good(bad)
         return Samples(
             samples.values(), fixed=self._program.fixed_at_end(self._fixed), written=list(self._wholes.values())
@@ -289,8 +293,7 @@ class Execution:
         return made
 
     def _generator(self, function: Function, i: int) -> np.random.Generator:
-        seed, epoch, source = self._key
-        return generator(seed, epoch, source, self._ordinals[i], function.stage)
+        return generator(self._seed, self._epochs[i], self._source, self._ordinals[i], function.stage)
 
     def _place(self, function: Function, field: str, i: int) -> np.ndarray:
         """Row i of the batch array for this field, which is made when its first row is needed."""

@@ -121,20 +121,20 @@ class Pipeline:
         table_of: np.ndarray,
         row_of: np.ndarray,
         ordinals: np.ndarray,
-        epoch: int,
+        epoch: int | np.ndarray,
         bad: dict[int, DataError] | None = None,
     ) -> Samples:
         """n samples as dicts, decoded and mapped, not collated; sample i is row `row_of[i]` of `tables[table_of[i]]`.
 
-        `ordinals` (n) are their places in the manifest. Raises DataError for what cannot be decoded or does not fit the
-        schema and for any exception in a user's function, naming the sample. Where `bad` is given, samples that are at
-        fault are left out, and their errors put there by their place (0 to n-1). What need not be a sample's own fault
-        is raised all the same.
+        `ordinals` (n) are their places in the manifest; the `epoch` is that of all, or of each. Raises DataError for
+        what cannot be decoded or does not fit the schema and for any exception in a user's function, naming the sample.
+        Where `bad` is given, samples that are at fault are left out, and their errors put there by their place (0 to
+        n-1). What need not be a sample's own fault is raised all the same.
         """
         schema = None if self.collate is not None else self.schema
         how = self._program, self._plan, self._target, schema, self.path
         execution = Execution(*how, tables, table_of, row_of, ordinals)
-        return execution.samples((self.seed, epoch, self.source), bad)
+        return execution.samples(self.seed, epoch, self.source, bad)
 
     def open(self, table: pa.Table) -> OpenBlock:
         """A raw block, to take samples from many times."""
