@@ -34,6 +34,7 @@ from rayingest.transforms.functions import name_of
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+from rayingest.weighting import By, Weighting, one_weight
 from rayingest.work import SourceWork, Work
 
 _SHOWN = 3
@@ -76,6 +77,7 @@ class Dataset:
     lengths: Measure | None = None
     epoch_length: Mapping[str, int] = field(default_factory=dict)
     packing: Packed | None = None
+    weighting: Weighting | None = None
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -141,8 +143,8 @@ class Dataset:
         once for all of the data and kept beside the index, as what `filter` says is.
         """
         if isinstance(of, str):
-            return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), numbers=True))
-        return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, numbers=True))
+            return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), gives=int))
+        return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, gives=int))
 
     @checked()
     def pack(self, length: Positive, field: Fields = "tokens", cut: Flag = True) -> Dataset:
@@ -165,6 +167,23 @@ class Dataset:
         names = (field,) if isinstance(field, str) else tuple(field)
         packed = replace(self, packing=Packed(Packing(length, cut), names))
         return packed if self.lengths is not None else packed.length(names[0])
+
+    @checked(one_weight)
+    def weighted(self, by: By | None = None, *, balance: By | None = None, samples: Positive | None = None) -> Dataset:
+        """Draw samples as often as their weights say, instead of each once an epoch; needs `.shuffle`.
+
+        In an epoch each sample comes as often as is its share of the draws, rounded up or down by chance, and each time
+        with random numbers of its own. Repeats of a sample are mixed within a window.
+
+        Args:
+            by: each sample's weight, 0 or more: a field, as it is after the stages so far, or a function of the sample,
+                found once for all of the data and kept beside the index; or an array with an entry for each sample of
+                all the data.
+            balance: instead, each sample's class, in the same ways; all classes then come equally often.
+            samples: how many an epoch draws. Default: as many as there are.
+        """
+        self._permit("weighted")
+        return replace(self, weighting=Weighting.of(by, balance, samples, self.stages))
 
     @checked()
     def take(self, count: Positive) -> Dataset:

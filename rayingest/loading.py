@@ -183,6 +183,7 @@ def make_loader(
         lengths=known.lengths_mark,
         grouping=str(planner.order) if isinstance(planner, GroupedPlanner) else "",
         mixture=str(planner.order) if isinstance(planner, MixedPlanner) else "",
+        weights=known.weights_mark,
         steps_in=planner.steps_in,
     )
     return Loader(

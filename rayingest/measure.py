@@ -7,6 +7,7 @@ stale. What the numbers are for is the business of the view.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -38,7 +39,8 @@ _LONGEST = 1 << 32
 class Measure:
     """What `fn` says of a sample as it is after the stages; `name` is what it is called in messages and states.
 
-    `fields` are all that it needs, None for the whole sample; `numbers`: it says lengths, not True or False.
+    `fields` are all that it needs, None for the whole sample. It `gives` True or False (bool), lengths (int) or weights
+    (float).
     ConfigError where the sample would depend on chance.
     """
 
@@ -46,7 +48,7 @@ class Measure:
     fn: Callable[[dict[str, Any]], Any]
     stages: tuple[Stage, ...] = ()
     fields: tuple[str, ...] | None = None
-    numbers: bool = False
+    gives: type = bool
 
     def __post_init__(self) -> None:
         program = compile_stages(self.needed)
@@ -66,14 +68,14 @@ class Measure:
     @property
     def mark(self) -> str:
         """8 hex digits of the code."""
-        return code_mark([MEASURE_VERSION, *((type(stage).__name__, vars(stage)) for stage in self.needed), self.fn])
+        stages = ((type(stage).__name__, vars(stage)) for stage in self.needed)
+        return code_mark([MEASURE_VERSION, *stages, self.fn, *(["weights"] if self.gives is float else [])])
 
     def of(self, work: SourceWork, spans: Spans, ordinals: np.ndarray) -> np.ndarray:
-        """What it says (bool[n] or int64[n]) of all samples in these blocks, whose first samples have these ordinals.
-
-        Raises DataError, ConfigError.
+        """What it says of all samples in these blocks, whose first samples have these ordinals: bool[n], int64[n] or
+        float64[n]. Raises DataError, ConfigError.
         """
-        found: list[int] = []
+        found: list[float] = []
         for table, first in zip(work.read(spans), ordinals.tolist(), strict=True):
             rows = Rows(table)
             for begin in range(0, table.num_rows, _SAMPLES_AT_ONCE):
@@ -81,21 +83,27 @@ class Measure:
                 samples = work.pipeline.run_samples([table], np.zeros_like(row), row, first + row, 0)
                 for sample, i in zip(samples, row.tolist(), strict=True):
                     found.append(self._said(sample, {**rows.where(i), "sample": first + i}))
-        return np.array(found, np.int64 if self.numbers else np.bool_)
+        return np.array(found, self.gives)
 
-    def _said(self, sample: dict[str, Any], where: dict[str, Any]) -> int:
+    def _said(self, sample: dict[str, Any], where: dict[str, Any]) -> float:
         try:
             said = self.fn(sample)
         except ConfigError:
             raise
         except Exception as error:
             raise failure(self.name, error, self.fn, **where) from error
-        is_bool = isinstance(said, (bool, np.bool_))
-        if is_bool and not self.numbers:
+        is_bool, is_whole = isinstance(said, (bool, np.bool_)), isinstance(said, (int, np.integer))
+        if is_bool and self.gives is bool:
             return bool(said)
-        if self.numbers and not is_bool and isinstance(said, (int, np.integer)) and 0 <= said < _LONGEST:
+        if self.gives is int and is_whole and not is_bool and 0 <= said < _LONGEST:
             return int(said)
-        must = f"give a whole number from 0 to {_LONGEST - 1}" if self.numbers else "say True or False"
+        if self.gives is float and (is_whole or isinstance(said, (float, np.floating))) and 0 <= said < math.inf:
+            return float(said)
+        must = {
+            bool: "say True or False",
+            int: f"give a whole number from 0 to {_LONGEST - 1}",
+            float: "give a number, 0 or more",
+        }[self.gives]
         raise DataError(f"{self.name} gave {said!r}; it must {must}", **where)
 
 
@@ -112,7 +120,7 @@ class LengthOf:
 
 @dataclass(frozen=True)
 class MeasureSurvey:
-    """A measure of a data set as a `Survey`: bool[num_samples], or of the least unsigned type, by ordinal.
+    """A measure of a data set as a `Survey`: bool or float64[num_samples], or of the least unsigned type, by ordinal.
 
     A part is a few blocks.
     """
@@ -138,13 +146,13 @@ class MeasureSurvey:
         return self._file.load(self._value)
 
     def save(self, value: np.ndarray) -> None:
-        self._file.save(self._header, {"value": value if self.measure.numbers else value.astype(np.uint8)})
+        self._file.save(self._header, {"value": value.astype(np.uint8) if self.measure.gives is bool else value})
 
     def _value(self, header: dict[str, Any], columns: dict[str, Any]) -> np.ndarray | None:
         if header != self._header:
             return None
         value: np.ndarray = columns["value"]
-        return value if self.measure.numbers else value == 1
+        return value == 1 if self.measure.gives is bool else value
 
     def parts(self) -> list[Callable[[], np.ndarray]]:
         pipeline = Pipeline(self.measure.needed, 0)
@@ -156,7 +164,7 @@ class MeasureSurvey:
 
     def join(self, results: Sequence[np.ndarray]) -> np.ndarray:
         value = np.concatenate(results)
-        return value.astype(np.min_scalar_type(int(value.max()))) if self.measure.numbers else value
+        return value.astype(np.min_scalar_type(int(value.max()))) if self.measure.gives is int else value
 
     @property
     def _file(self) -> KeptFile:

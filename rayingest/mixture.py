@@ -52,6 +52,7 @@ def _check_source(name: str, source: Dataset) -> None:
         "a sampler, and the order is the mixture's": source.sampling,
         ".epoch(...): until says how long the mixture is": source.epoch_length,
         ".pack(...): packed rows are not mixed": source.packing,
+        ".weighted(...): weighted draws are not mixed": source.weighting,
         "a collate_fn: give .batch(collate=...) of the mixture": source.collate,
     }
     for what in [what for what, given in has.items() if given]:

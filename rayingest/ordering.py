@@ -21,6 +21,7 @@ from rayingest.plan.manifest import Population
 from rayingest.plan.order import Order
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
+from rayingest.plan.weighted import Resampling, WeightedPlanner
 from rayingest.transforms.packing import ADDED
 from rayingest.transforms.padding import Pad
 
@@ -102,6 +103,14 @@ def make_planner(dataset: Dataset, known: Surveyed, rank: int, world_size: int, 
         grouped = _grouped_order(dataset, batching, known, world_size)
         assert known.lengths is not None
         return GroupedPlanner(manifest, grouped, known.lengths, *mine, view=known.view)
+    if dataset.weighting is not None:
+        if dataset.shuffling is None:
+            raise ConfigError("weighted needs .shuffle(): repeats of a sample would follow each other")
+        assert known.weights is not None
+        resampling = Resampling.of(known.view, known.weights, dataset.weighting.draws)
+        order = resolve_order(dataset, resampling)
+        calendar = Calendar.resolve(order, **dataset.epoch_length)
+        return WeightedPlanner(resampling, order, *mine, calendar=calendar, lengths=known.lengths)
     if dataset.sampling is None:
         order = resolve_order(dataset, known.view)
         calendar = Calendar.resolve(order, **dataset.epoch_length)
@@ -124,6 +133,7 @@ def _grouped_order(dataset: Dataset, batching: Batching, known: Surveyed, world_
     me = "pack" if packed is not None else "batch(max_tokens=...)"
     others = {
         "epoch(...)": dataset.epoch_length,
+        "weighted(...)": dataset.weighting,
         "batch(bucketed=True)": batching.bucketed,
         "batch(collate=...)": packed is not None and batching.collate,
         "batch(max_tokens=...)": packed is not None and batching.max_tokens,

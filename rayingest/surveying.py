@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +14,7 @@ from rayingest.formats.indexing import IndexSurvey
 from rayingest.measure import Measure, MeasureSurvey
 from rayingest.plan.manifest import Manifest
 from rayingest.plan.view import Keep, Limit, View, view_mark
+from rayingest.plan.weighted import Weights
 from rayingest.silence import told
 from rayingest.storage.index_cache import IndexCache
 from rayingest.survey import Survey, survey_here
@@ -57,14 +58,15 @@ def make(survey: Survey[T], rank: int, on_ray: bool, shown: bool = False) -> T:
 class Surveyed:
     """What is known of a data set before it is read: its manifest, and what there is to know of every sample.
 
-    `limits` have what measures say in the measures' places; `lengths` are by ordinal, None where nobody needs any.
-    `index` is where the manifest is kept.
+    `limits` have what measures say in the measures' places; `lengths` and `weights` are by ordinal, None where nobody
+    needs any. `index` is where the manifest is kept.
     """
 
     manifest: Manifest
     limits: tuple[Limit, ...]
     lengths: np.ndarray | None
     index: str = field(default="", repr=False)
+    weights: Weights | None = None
 
     @cached_property
     def view(self) -> View:
@@ -83,6 +85,11 @@ class Surveyed:
             return ""
         return hashlib.blake2b(np.ascontiguousarray(self.lengths, "<u4").tobytes(), digest_size=8).hexdigest()
 
+    @property
+    def weights_mark(self) -> str:
+        """16 hex digits of the weights, "" without them."""
+        return "" if self.weights is None else self.weights.mark
+
 
 def survey(dataset: Dataset, cache: IndexCache, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
     """All surveys that the data set needs, each kept or made now."""
@@ -93,4 +100,9 @@ def survey(dataset: Dataset, cache: IndexCache, rank: int, on_ray: bool, shown: 
 
     limits = (Keep(one.name, measured(one)) if isinstance(one, Measure) else one for one in dataset.limits)
     lengths = measured(dataset.lengths) if dataset.needs_lengths and dataset.lengths is not None else None
-    return Surveyed(manifest, tuple(limits), lengths, cache.location)
+    known = Surveyed(manifest, tuple(limits), lengths, cache.location)
+    if dataset.weighting is None:
+        return known
+    by = dataset.weighting.by
+    found = measured(by) if isinstance(by, Measure) else by
+    return replace(known, weights=dataset.weighting.weights(found, known.view))

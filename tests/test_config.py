@@ -125,6 +125,17 @@ def test_a_mixture_has_descriptions_of_its_sources(write: Write) -> None:
     assert config.dataset() == mixture.map(jitter).shuffle(3).batch(4)
 
 
+def test_weights_are_fields_or_functions(write: Write) -> None:
+    """As `weighted` takes them."""
+    first = ri.load_config(write(LEAST + "weighted: {by: quality, samples: 9}")).dataset().weighting
+    assert first is not None
+    assert (first.by.name, first.draws, first.balanced) == ("weighted(quality)", 9, False)
+    second = ri.load_config(write(LEAST + "weighted: {balance: tests.test_config:double}")).dataset().weighting
+    assert second is not None
+    assert (second.by.fn.of, second.balanced) == (double, True)
+    assert "weighted: samples are drawn by weights" in refused(write(LEAST + "weighted: {samples: 9}"))
+
+
 def test_mistakes_in_a_source_are_told_where_they_are(write: Write) -> None:
     """With all others, each with its line."""
     said = refused(

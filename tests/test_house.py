@@ -36,6 +36,7 @@ FLOOR = {
     "dataset": 4,
     "ordering": 4,
     "mixture": 4,
+    "weighting": 4,
     "mixed_ordering": 4,
     "sources": 4,
     "interop": 4,

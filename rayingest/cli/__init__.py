@@ -29,6 +29,7 @@ from rayingest.plan.mixed import MixedPlanner
 from rayingest.plan.planner import Planner
 from rayingest.plan.position import order_version
 from rayingest.plan.view import view_mark
+from rayingest.plan.weighted import WeightedPlanner
 from rayingest.storage.redact import redact
 from rayingest.summary import reads_per_block
 from rayingest.surveying import Surveyed
@@ -73,7 +74,8 @@ def check(config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, 
         known = _surveyed(dataset, on_ray)
         planner = dataset.planner(known, 0, world_size, uneven=True)
         beside = bool(known.limits) or known.lengths is not None or not planner.calendar.is_plain
-        version = order_version(beside, isinstance(planner, GroupedPlanner), isinstance(planner, MixedPlanner))
+        kinds = (isinstance(planner, kind) for kind in (GroupedPlanner, MixedPlanner, WeightedPlanner))
+        version = order_version(beside, *kinds)
         _print_rows({**_data_rows(known), **_order_rows(planner, version, world_size)})
         options = {**loaded.loader_options(), "workers": 0, "device": "cpu", "pin_memory": False, "prefetch": 0}
         with dataset.loader(rank=0, world_size=world_size, **options) as loader:

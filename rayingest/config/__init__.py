@@ -23,6 +23,7 @@ from rayingest.config.sections import (
     PACK,
     READS,
     SHUFFLE,
+    WEIGHTED,
     AnySection,
     Section,
     check_section,
@@ -46,6 +47,7 @@ SECTIONS = (
     "filter",
     "skip",
     "take",
+    "weighted",
     "epoch",
     "pack",
     "shuffle",
@@ -53,7 +55,7 @@ SECTIONS = (
     "loader",
     "job",
 )
-_OF_MIXTURES = ("epoch", "pack", "batch", "loader", "job")
+_OF_MIXTURES = ("weighted", "epoch", "pack", "batch", "loader", "job")
 """Sections that the sources of a mixture do not have."""
 
 
@@ -131,8 +133,9 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
                 value = resolve(value, {}, (method,), mistakes)
             if dataset is not None and value is not None:
                 dataset = _added(dataset, method, value, (method,), mistakes)
-    for method, model in (("epoch", EPOCH), ("pack", PACK), ("shuffle", SHUFFLE)):
-        options = check_section(model, data[method], (method,), mistakes) if method in data else None
+    for method, model in (("weighted", WEIGHTED), ("epoch", EPOCH), ("pack", PACK), ("shuffle", SHUFFLE)):
+        section = _weights(data.get(method), mistakes) if method == "weighted" else data.get(method)
+        options = check_section(model, section, (method,), mistakes) if method in data else None
         if dataset is not None and options is not None:
             dataset = _added(dataset, method, options.given(), (method,), mistakes)
     if "batch" in data:
@@ -141,6 +144,14 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
         if dataset is not None and batch is not None:
             dataset = _added(dataset, "batch", batch.given(), ("batch",), mistakes)
     return dataset
+
+
+def _weights(section: Any, mistakes: Mistakes) -> Any:
+    """The section `weighted` with functions for their names; other words are names of fields."""
+    for key in ("by", "balance") if isinstance(section, dict) else ():
+        if ":" in str(section.get(key)):
+            section = _resolved(section, key, lambda spec, loc: resolve(spec, {}, loc, mistakes), ("weighted",))
+    return section
 
 
 def _read(section: Any, mistakes: Mistakes) -> api.Dataset | None:

@@ -37,6 +37,7 @@ SHUFFLE = _section_of(Dataset.shuffle)
 BATCH = _section_of(Dataset.batch)
 EPOCH = _section_of(Dataset.epoch)
 PACK = _section_of(Dataset.pack)
+WEIGHTED = _section_of(Dataset.weighted)
 LOADER = _section_of(Dataset.loader, without={"rank", "world_size", "pool"})
 """Without what belongs to a process."""
 

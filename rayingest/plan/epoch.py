@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rayingest.plan.keys import fold, permutation
-from rayingest.plan.manifest import Population
+from rayingest.plan.manifest import Counts
 from rayingest.plan.order import Order
 
 _LOOKS = 2
@@ -18,7 +18,7 @@ _LOOKS = 2
 class EpochSequence:
     """Where every place of the epoch's sequence of N samples lies in the data."""
 
-    def __init__(self, data: Population, order: Order, epoch: int) -> None:
+    def __init__(self, data: Counts, order: Order, epoch: int) -> None:
         self.epoch = epoch
         self._samples = order.samples
         if order.seed is None:

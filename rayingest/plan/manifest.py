@@ -50,20 +50,24 @@ class ShardBlocks:
         )
 
 
-class Population(Protocol):
-    """Blocks and how many samples each has: all that an order asks of its data. A `Manifest` is one, so is a view."""
+class Counts(Protocol):
+    """Blocks, and how many samples each has: all that an epoch's sequence asks of its data."""
 
     @property
     def num_blocks(self) -> int: ...
+
+    @property
+    def samples(self) -> np.ndarray: ...
+
+
+class Population(Protocol):
+    """How many samples there are, and their bytes: all that an order asks of its data, as of a manifest or a view."""
 
     @property
     def num_samples(self) -> int: ...
 
     @property
     def total_bytes(self) -> int: ...
-
-    @property
-    def samples(self) -> np.ndarray: ...
 
     @property
     def nbytes(self) -> np.ndarray: ...

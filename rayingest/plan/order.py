@@ -13,9 +13,9 @@ import numpy as np
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Population
 
-ORDER_VERSION = 4
+ORDER_VERSION = 5
 """Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it.
-Version 3 has orders of groups of samples, version 4 those of mixtures.
+Version 3 has orders of groups of samples, version 4 those of mixtures, version 5 weighted draws.
 """
 PARTIALS = ("drop", "pad", "short")
 

@@ -17,7 +17,7 @@ from rayingest.plan.calendar import Calendar
 from rayingest.plan.epoch import EpochSequence
 from rayingest.plan.keys import MAX_SORTED, fold, permutation, permute
 from rayingest.plan.layout import Layout
-from rayingest.plan.manifest import Manifest
+from rayingest.plan.manifest import Counts, Manifest
 from rayingest.plan.order import Order
 from rayingest.plan.runs import runs
 from rayingest.plan.view import View
@@ -268,10 +268,14 @@ class Planner:
         turn = turns(at, steps, order.window_steps, order.seed or 0, cycle)
         return np.asarray(mixed[by_length(self._lengths[ordinal], order.lane_batch, turn)])
 
+    def _population(self, cycle: int) -> Counts:
+        """Of whose blocks a cycle's sequence is, and how many samples each has in it."""
+        return self.view
+
     def _sequence(self, cycle: int) -> EpochSequence:
         """This cycle's sequence; two are kept, as reading runs ahead across its end."""
         if cycle not in self._cycles:
-            self._cycles[cycle] = EpochSequence(self.view, self.order, cycle)
+            self._cycles[cycle] = EpochSequence(self._population(cycle), self.order, cycle)
             if len(self._cycles) > 2:
                 self._cycles.popitem(last=False)
         self._cycles.move_to_end(cycle)

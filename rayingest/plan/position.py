@@ -28,7 +28,8 @@ class StateCodec:
     code (another is warned of: it may or may not matter). `view` names what is left out of the data, "" for nothing; a
     `calendar` says how long an epoch is, None: once through the data. `lengths` is a hash of the lengths by which
     samples are brought together, "" where they are not; `grouping` says how they are made groups of, and `steps_in` how
-    many steps an epoch then has. `mixture` names that and the orders of its sources.
+    many steps an epoch then has. `mixture` names that and the orders of its sources, `weights` is a
+    hash of those by which samples are drawn.
     """
 
     fingerprint: str
@@ -40,6 +41,7 @@ class StateCodec:
     lengths: str = ""
     grouping: str = ""
     mixture: str = ""
+    weights: str = ""
     steps_in: Callable[[int], int] | None = None
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class StateCodec:
         version = state.get("version")
         if version != STATE_VERSION:
             raise StateError(f"the state's version is {version!r}; this rayingest reads version {STATE_VERSION}")
-        absent = dict.fromkeys(("view", "epoch_steps", "lengths", "grouping", "mixture"))
+        absent = dict.fromkeys(("view", "epoch_steps", "lengths", "grouping", "mixture", "weights"))
         mine = {**absent, **self._identity()}
         differs = [
             f"{name}: the state has {state.get(name)!r}, this loader {value!r}"
@@ -85,13 +87,13 @@ class StateCodec:
 
     def _identity(self) -> dict[str, Any]:
         order = self.order
-        named = {"view": self.view, "lengths": self.lengths, "grouping": self.grouping, "mixture": self.mixture}
+        named = {name: getattr(self, name) for name in ("view", "lengths", "grouping", "mixture", "weights")}
         beside: dict[str, Any] = {name: value for name, value in named.items() if value}
         if self.calendar is not None and not self.calendar.is_plain:
             beside["epoch_steps"] = self.calendar.epoch_steps
         return {
             "fingerprint": self.fingerprint,
-            "order": order_version(bool(beside), bool(self.grouping), bool(self.mixture)),
+            "order": order_version(bool(beside), bool(self.grouping), bool(self.mixture), bool(self.weights)),
             "samples": order.samples,
             "batch": order.batch,
             "partial": order.partial,
@@ -103,9 +105,9 @@ class StateCodec:
         }
 
 
-def order_version(beside: bool, grouped: bool, mixed: bool = False) -> int:
-    """The least order version that has what a stream uses: something `beside` version 1, groups of samples, a mix."""
-    return 4 if mixed else 3 if grouped else 2 if beside else 1
+def order_version(beside: bool, grouped: bool, mixed: bool = False, weighted: bool = False) -> int:
+    """The least order version that has what a stream uses: what is `beside` version 1, groups, mixtures, weights."""
+    return 5 if weighted else 4 if mixed else 3 if grouped else 2 if beside else 1
 
 
 def _counts(value: Any) -> TypeGuard[int]:

@@ -105,7 +105,8 @@ def _unpacked(data: bytes) -> tuple[Header, dict[str, Any]]:
     for name in table.column_names:
         values = table[name][0].values
         # Arrow's own conversion would import pandas first.
-        columns[name] = np.from_dlpack(values) if pa.types.is_integer(values.type) else values.to_pylist()
+        is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        columns[name] = np.from_dlpack(values) if is_number else values.to_pylist()
     return header, columns
 
 

@@ -1,4 +1,5 @@
-"""What the order is, as numbers: version 1, the groups of version 3, and the mixtures of version 4.
+"""What the order is, as numbers: version 1, the groups of version 3, the mixtures of version 4, and the
+weighted draws of version 5.
 
 `python -m tests.plan.golden` writes the files that the tests compare with.
 """
@@ -26,11 +27,13 @@ from rayingest.plan.planner import Picks, Planner
 from rayingest.plan.succession import Succession, source_order
 from rayingest.plan.turns import LevelTurns, counts_of
 from rayingest.plan.view import View
+from rayingest.plan.weighted import Resampling, WeightedPlanner, Weights
 from tests.plan.cases import manifest, uniform
 
 FILE = Path(__file__).with_name("golden_order_v1.json")
 GROUPED_FILE = Path(__file__).with_name("golden_order_v3.json")
 MIXED_FILE = Path(__file__).with_name("golden_order_v4.json")
+WEIGHTED_FILE = Path(__file__).with_name("golden_order_v5.json")
 
 _DOMAINS = ("blocks", "rotation", "window", "augment")
 _COUNTS = [3, 7, 1, 5, 9, 2, 8, 4, 6, 2]  # 47 samples
@@ -199,7 +202,27 @@ def _of_sources(picks: Picks) -> list[list[int]]:
     return np.stack([picks.source, picks.passes, ordinal], axis=1)[: picks.rows].tolist()
 
 
+def compute_weighted() -> dict[str, Any]:
+    """Everything the golden file of weighted draws holds."""
+    small, large = manifest(_COUNTS), uniform(40, 500, 1_000)
+    of_small, of_large = np.arange(47.0) ** 2, 1 + np.arange(large.num_samples) % 7 / 3
+    found: dict[str, Any] = {}
+    for name, data, weights, draws in (("small", small, of_small, 60), ("defaults", large, of_large, None)):
+        stratum = np.arange(len(weights)) % 4 if draws else None
+        by = Resampling.of(View.whole(data), Weights(weights, stratum), draws)
+        window = 30 if draws else None
+        planner = WeightedPlanner(by, Order.resolve(by, batch=12, partial="pad", seed=17, window=window))
+        picked = [planner.picks(epoch, step) for epoch in (0, 5) for step in range(5)]
+        found[name] = [[_signed(picks), _digest(picks.passes)] for picks in picked]
+    return found
+
+
 if __name__ == "__main__":
-    for file, computed in ((FILE, compute()), (GROUPED_FILE, compute_grouped()), (MIXED_FILE, compute_mixed())):
+    for file, computed in (
+        (FILE, compute()),
+        (GROUPED_FILE, compute_grouped()),
+        (MIXED_FILE, compute_mixed()),
+        (WEIGHTED_FILE, compute_weighted()),
+    ):
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in computed.items()]
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
