@@ -15,7 +15,7 @@ import numpy as np
 from rayingest.errors import ConfigError
 from rayingest.kinds import Count
 from rayingest.options import checked
-from rayingest.stream import heads_of, spans_of
+from rayingest.streams import heads_of, spans_of
 from rayingest.surveying import survey
 from rayingest.work import Rows, Spans, Work
 

@@ -19,7 +19,7 @@ from rayingest.plan.durations import Durations
 from rayingest.plan.protocols import Batch, array_bytes
 from rayingest.plan.standins import FilledStep, Known
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 from rayingest.transforms.pipeline import Samples
 
 

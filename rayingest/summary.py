@@ -8,14 +8,14 @@ import math
 from rayingest.plan.batching import bounds
 from rayingest.plan.order import Order
 from rayingest.plan.view import View
-from rayingest.stream import Stream
+from rayingest.streams import ManifestStream
 
 _FEW_BLOCKS = 16
 
 _log = logging.getLogger("rayingest")
 
 
-def describe(stream: Stream, max_bytes: int) -> None:
+def describe(stream: ManifestStream, max_bytes: int) -> None:
     """Log what is read, in which order, how often, and what the budget or the window make costly."""
     manifest, order, world_size = stream.manifest, stream.planner.order, stream.planner.world_size
     order_words = "file order"

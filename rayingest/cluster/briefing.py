@@ -15,7 +15,7 @@ import ray.exceptions as rx
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.pool import Member, Pool
 from rayingest.errors import ConfigError, IngestError, WorkerError
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 from rayingest.work import Work
 
 _TRIES = 2

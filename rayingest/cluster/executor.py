@@ -28,7 +28,7 @@ from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.planner import Picks
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 
 Tell = Callable[[str, Any, Any], None]
 """(kind, subject, future): a call on `subject` (a task or a member) was answered."""

@@ -18,19 +18,19 @@ from rayingest.plan.backlog import Backlog, Pace
 from rayingest.plan.limits import Limits
 from rayingest.plan.outputs import Outputs
 from rayingest.plan.pieces import DEATHS_TO_BLAME, DEATHS_TO_PART, Piece, PieceState
-from rayingest.plan.residency import BlockState, Residency
+from rayingest.plan.residency import BlockState, Residency, Sizes
 from rayingest.plan.workforce import Task, Workforce
 
 _COUNTED = ("reads", "blocks_read", "decodes", "retries", "hedges", "blocks_lost", "blocks_dropped")
 
 
 class Outcomes:
-    """One stream's state. `sizes`: int64, expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
+    """One stream's state. `sizes`: expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
 
     `decode_bytes` is what decodes under way are charged with; `lingering` what was given up and is not free yet.
     """
 
-    def __init__(self, sizes: np.ndarray, limits: Limits, row_bytes: float = 1.0) -> None:
+    def __init__(self, sizes: Sizes, limits: Limits, row_bytes: float = 1.0) -> None:
         self.limits = limits
         self.residency = Residency(sizes)
         self.workforce = Workforce()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -57,6 +58,38 @@ class Picks:
     length: np.ndarray | None = None
     layout: Layout | None = None
     size: int | None = None
+
+
+class Plan(Protocol):
+    """One rank's part of an order, whatever that is an order of."""
+
+    @property
+    def order(self) -> Order: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """What a position is one in, as far as the order's parameters do not say."""
+
+    def steps_in(self, epoch: int) -> int:
+        """Steps of an epoch, the same on every rank."""
+
+    def picks(self, epoch: int, step: int) -> Picks:
+        """The samples of this step."""
+
+    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
+        """The samples of this step and of those behind it, as `picks` gives them: of `count` steps, or of fewer."""
+
+    def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Block, row in the block and ordinal of the samples at these places of a cycle's sequence; int64 each."""
+
+    def last_use(self, block: np.ndarray, epoch: int, step: int) -> np.ndarray:
+        """In file order, the first later step of the cycle at which nothing of these blocks is left to take."""
 
 
 class Planner:

@@ -11,8 +11,7 @@ import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import Protocol
 
 from rayingest.plan.pieces import NEVER, Key, Piece
 
@@ -57,10 +56,16 @@ class Block:
         return self.state is BlockState.READING
 
 
+class Sizes(Protocol):
+    """Bytes by a block's number."""
+
+    def __getitem__(self, number: int) -> int: ...
+
+
 class Residency:
     """The blocks that the walked part of the plan speaks of."""
 
-    def __init__(self, sizes: np.ndarray) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._ratio, self._largest_ratio = 1.0, 0.0  # of true sizes to the index's figures
         self.measured = False

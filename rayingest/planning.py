@@ -1,0 +1,79 @@
+"""From a description to a rank's stream, and to what its loader knows of the plan.
+
+Owns which of the options of a loader change the stream; how it is run is the business of `loading`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rayingest.errors import ConfigError
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.planner import Plan
+from rayingest.plan.position import StateCodec
+from rayingest.plan.view import view_mark
+from rayingest.ranks import Ranks
+from rayingest.silence import told
+from rayingest.streams import ManifestStream, Stream
+from rayingest.surveying import survey
+from rayingest.transforms.decode_path import choose_path
+
+if TYPE_CHECKING:
+    from rayingest.dataset import Dataset
+    from rayingest.trainer.loader import PlanView
+
+
+@dataclass(frozen=True)
+class View:
+    """A rank's plan as its loader sees it."""
+
+    plan: Plan
+    codec: StateCodec
+
+    def steps_in(self, epoch: int) -> int:
+        return self.plan.steps_in(epoch)
+
+    @property
+    def rank(self) -> int:
+        return self.plan.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.plan.world_size
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]:
+        return self.codec.state(epoch, step)
+
+    def position(self, state: dict[str, Any]) -> tuple[int, int]:
+        return self.codec.position(state)
+
+
+def planned(
+    dataset: Dataset, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
+) -> tuple[Stream, PlanView]:
+    """A rank's stream of data whose blocks are known, or found now. Raises ConfigError, and what indexing does."""
+    with told("listing the shards"):
+        cache = dataset.index_cache()
+    known = survey(dataset, cache, ranks.rank, on_ray)
+    planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
+    if skip and isinstance(planner, GroupedPlanner):
+        raise ConfigError(
+            "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
+            "it stands in for; leave bad samples out with .filter"
+        )
+    work = dataset.work
+    work = replace(work, skip=skip, pipeline=replace(work.pipeline, path=choose_path(decode_path)))
+    flag_valid = skip or planner.order.partial == "pad"
+    codec = StateCodec(
+        planner.fingerprint,
+        planner.order,
+        work.pipeline.path,
+        work.pipeline.code_mark,
+        view=view_mark(known.limits),
+        calendar=planner.calendar,
+        lengths=known.lengths_mark,
+        grouping=str(planner.order) if isinstance(planner, GroupedPlanner) else "",
+        steps_in=planner.steps_in,
+    )
+    return ManifestStream(planner, work, flag_valid, manifest=known.manifest), View(planner, codec)
