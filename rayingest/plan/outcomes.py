@@ -8,6 +8,7 @@ samples are bad leave their piece; a new one waits for the blocks of the samples
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import TypeGuard
 
 import numpy as np
@@ -179,8 +180,12 @@ class Outcomes:
 
     def _end_read(self, task: Task, nbytes: tuple[int, ...]) -> None:
         late = []
-        for number, charge, size in zip(task.blocks, task.charges, nbytes, strict=True):
+        for number, charge, size in zip_longest(task.blocks, task.charges, nbytes):
             block = self.residency.end_read(number, charge)
+            if size is None:
+                if block is not None and not block.readers:
+                    self.residency.vanish(block)
+                continue
             if block is None:
                 late.append(number)
                 self._give_up(size)
@@ -194,7 +199,7 @@ class Outcomes:
         """Blocks that nobody else is reading are read again, one by one, so that only one at fault is given up."""
         ended = [self.residency.end_read(*block) for block in zip(task.blocks, task.charges, strict=True)]
         awaited = [block for block in ended if block is not None]
-        if final and len(task.blocks) == 1:
+        if final and (len(task.blocks) == 1 or self.limits.in_order):
             for piece in [piece for block in awaited for piece in self.residency.break_off(block, error)]:
                 self._wait(piece)
         else:

@@ -151,6 +151,11 @@ class Residency:
         """Bytes of the piece's blocks that nobody reads yet."""
         return sum(self.size(n) for n in piece.blocks if self.blocks[n].state is BlockState.ABSENT)
 
+    def awaited_by(self, number: int) -> Key:
+        """The first piece that waits for a read of this block that is under way; NEVER where there is none."""
+        block = self.blocks.get(number)
+        return block.next_use if block is not None and block.awaited else NEVER
+
     def begin_read(self, block: Block) -> int:
         """A read of the block begins; returns what it is charged with, its expected size."""
         if block.state is BlockState.ABSENT:
