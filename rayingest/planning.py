@@ -42,6 +42,9 @@ class View:
     def world_size(self) -> int:
         return self.plan.world_size
 
+    def reached(self, epoch: int, step: int) -> None:
+        pass  # any position can be gone back to
+
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         return self.codec.state(epoch, step)
 
