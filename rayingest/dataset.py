@@ -32,6 +32,7 @@ from rayingest.transforms.functions import name_of
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+from rayingest.unbounded.merging import Source
 from rayingest.work import Work
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Dataset:
     """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`.
 
     `sampling`: who gives the order instead of `shuffling`. `seed`: of all random numbers, where `shuffling` has none.
-    `collate`: the source's own way to put samples together, where `batching` has none.
+    `collate`: the source's own way to put samples together, where `batching` has none. `source`: one that has no
+    end, and no files.
     """
 
     format_name: str
@@ -77,6 +79,7 @@ class Dataset:
     lengths: Measure | None = None
     epoch_length: Mapping[str, int] = field(default_factory=dict)
     packing: Packed | None = None
+    source: Source | None = None
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -117,7 +120,7 @@ class Dataset:
         constants, comparisons, `in`, `is None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It
         is evaluated once for all of the data, as `filter` is; of what it does not need, nothing is decoded.
         """
-        self._refuse_beside_sampler("where")
+        self._refuse("where")
         made = Expression(expression)
         measure = Measure(f"where({made.text})", made, self.stages, made.names)
         return replace(self, limits=(*self.limits, measure))
@@ -130,7 +133,7 @@ class Dataset:
         again when the data or the code of the stages or of `fn` has changed. `__index__` stays a sample's place in all
         of the data. Random stages come after it. A sample that cannot be decoded is an error, whatever `on_error` is.
         """
-        self._refuse_beside_sampler("filter")
+        self._refuse("filter")
         measure = Measure(f"filter({name_of(fn)})", fn, self.stages)
         return replace(self, limits=(*self.limits, measure))
 
@@ -141,6 +144,7 @@ class Dataset:
         A field's length is what `len` says of it, or the whole number that it is, after the stages so far. It is found
         once for all of the data and kept beside the index, as what `filter` says is.
         """
+        self._refuse_of_stream("length")
         if isinstance(of, str):
             return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), numbers=True))
         return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, numbers=True))
@@ -162,7 +166,7 @@ class Dataset:
             cut: lay samples behind one another and cut at every `length`, for pretraining. False: no sample is cut,
                 each goes where it fits best, for fine-tuning; none may be longer than a row.
         """
-        self._refuse_beside_sampler("pack")
+        self._refuse("pack")
         names = (field,) if isinstance(field, str) else tuple(field)
         packed = replace(self, packing=Packed(Packing(length, cut), names))
         return packed if self.lengths is not None else packed.length(names[0])
@@ -170,13 +174,13 @@ class Dataset:
     @checked()
     def take(self, count: Positive) -> Dataset:
         """Keep only the first `count` samples, in file order, of those there are so far."""
-        self._refuse_beside_sampler("take")
+        self._refuse("take")
         return replace(self, limits=(*self.limits, Take(count)))
 
     @checked()
     def skip(self, count: Count) -> Dataset:
         """Leave out the first `count` samples, in file order, of those there are so far."""
-        self._refuse_beside_sampler("skip")
+        self._refuse("skip")
         return replace(self, limits=(*self.limits, Skip(count)))
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Dataset, ...]:
@@ -185,7 +189,7 @@ class Dataset:
         Which part a sample is in is a function of the seed, the name of its shard's file and its number there. So it
         stays where it is when shards are added, or samples at a shard's end, or all is copied to another folder.
         """
-        self._refuse_beside_sampler("split")
+        self._refuse("split")
         return tuple(replace(self, limits=(*self.limits, part)) for part in split_parts(fractions, seed))
 
     @checked(_one_length)
@@ -196,6 +200,7 @@ class Dataset:
             samples: so many, rounded down to whole batches; the next epoch goes on behind them. Needs partial="drop".
             passes: so many times through the data, each in an order and with random numbers of its own.
         """
+        self._refuse_of_stream("epoch")
         length = {"samples": samples, "passes": passes}
         return replace(self, epoch_length={name: value for name, value in length.items() if value is not None})
 
@@ -209,7 +214,7 @@ class Dataset:
                 too. Default: 512 MiB of raw samples, at least 16 batches.
             lanes: how many parts of the data are read side by side; divides the batch. Default: by the data's size.
         """
-        self._refuse_beside_sampler("shuffle")
+        self._refuse("shuffle")
         return replace(self, shuffling=Shuffle(seed, window, lanes))
 
     @checked(_one_limit)
@@ -241,7 +246,9 @@ class Dataset:
         if self.sampling is not None and self.sampling.in_batches:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
         if bucketed or max_tokens is not None:
-            self._refuse_beside_sampler("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
+            self._refuse("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
+        if partial != "drop":
+            self._refuse_of_stream(f"batch(partial={partial!r})")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         if pad and (collate is not None or self.collate is not None):
@@ -289,8 +296,17 @@ class Dataset:
         """A rank's part of the order for this data. Raises ConfigError."""
         return make_planner(self, known, rank, world_size, uneven)
 
-    def _refuse_beside_sampler(self, what: str) -> None:
-        """ConfigError where a sampler says which samples come, and when."""
+    def _refuse_of_stream(self, what: str) -> None:
+        """ConfigError where nobody knows which samples there are before they come."""
+        if self.source is not None:
+            raise ConfigError(
+                f"{what}: which records of a stream come, and how many, is not known before; choose, mix and group "
+                f"them in {self.source.what}, which gives them"
+            )
+
+    def _refuse(self, what: str) -> None:
+        """ConfigError where the order is not ours: a sampler says which samples come, and when, or a stream does."""
+        self._refuse_of_stream(what)
         if self.sampling is not None:
             raise ConfigError(f"{what}: the order is the sampler's; leave one of the two out")
 

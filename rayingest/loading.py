@@ -14,13 +14,14 @@ from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.metrics import Watch
 from rayingest.plan.protocols import BatchSource
-from rayingest.planning import planned
+from rayingest.planning import planned, unbounded
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.silence import told
 from rayingest.streams import ManifestStream, Stream
-from rayingest.summary import describe
+from rayingest.summary import describe, describe_unbounded
 from rayingest.transforms.decode_path import PATHS
+from rayingest.unbounded.stream import UnboundedStream
 
 if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
@@ -106,6 +107,8 @@ def make_loader(
 
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+    if dataset.source is not None and epochs is not None:
+        raise ConfigError(f"epochs={epochs}: a stream is one epoch, which ends when its partitions do; leave it out")
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
     if dataset.sampling is None and dataset.batching.size is not None:
@@ -117,7 +120,8 @@ def make_loader(
         with told("connecting to Ray, or starting it"):
             connect(start_timeout)
     skip = on_error == "skip"
-    stream, view = planned(dataset, ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
+    make = planned if dataset.source is None else unbounded
+    stream, view = make(dataset, ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
@@ -161,12 +165,15 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
         max_bytes = budget.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
     if isinstance(stream, ManifestStream):
         describe(stream, max_bytes)
+    if isinstance(stream, UnboundedStream):
+        describe_unbounded(stream, max_bytes)
     return Limits(
         max_bytes=max_bytes,
         ahead=_steps_ahead(stream, ranks.world_size),
         ready=prefetch + 1,
         room=max(1, prefetch),
         whole_steps=stream.work.pipeline.needs_whole_steps,
+        in_order=stream.in_order,
     )
 
 

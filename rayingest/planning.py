@@ -5,31 +5,46 @@ Owns which of the options of a loader change the stream; how it is run is the bu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rayingest.errors import ConfigError
+from rayingest.plan.bookmarks import BookmarkCodec, Bookmarks
 from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.planner import Plan
 from rayingest.plan.position import StateCodec
+from rayingest.plan.unbounded import UnboundedPlanner
 from rayingest.plan.view import view_mark
 from rayingest.ranks import Ranks
 from rayingest.silence import told
+from rayingest.storage.files import Storage
 from rayingest.streams import ManifestStream, Stream
 from rayingest.surveying import survey
 from rayingest.transforms.decode_path import choose_path
+from rayingest.unbounded.partitions import Partitions
+from rayingest.unbounded.stream import UnboundedStream, UnboundedWork
 
 if TYPE_CHECKING:
     from rayingest.dataset import Dataset
     from rayingest.trainer.loader import PlanView
 
 
+class Codec(Protocol):
+    """Turns positions into states and back."""
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]: ...
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]: ...
+
+
 @dataclass(frozen=True)
 class View:
-    """A rank's plan as its loader sees it."""
+    """A rank's plan as its loader sees it; `marks` are those of a plan that is made of them."""
 
     plan: Plan
-    codec: StateCodec
+    codec: Codec
+    marks: Bookmarks | None = None
 
     def steps_in(self, epoch: int) -> int:
         return self.plan.steps_in(epoch)
@@ -43,13 +58,32 @@ class View:
         return self.plan.world_size
 
     def reached(self, epoch: int, step: int) -> None:
-        pass  # any position can be gone back to
+        if self.marks is not None:
+            self.marks.reached(step)
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         return self.codec.state(epoch, step)
 
     def position(self, state: dict[str, Any]) -> tuple[int, int]:
         return self.codec.position(state)
+
+
+def unbounded(
+    dataset: Dataset, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
+) -> tuple[Stream, PlanView]:
+    """A rank's stream of a source that is read as it comes. Raises ConfigError."""
+    assert dataset.source is not None
+    assert dataset.batching is not None
+    assert dataset.batching.size is not None
+    batch = dataset.batching.size
+    source = replace(dataset.source, batch=batch)
+    marks = Bookmarks(len(source.names))
+    planner = UnboundedPlanner(marks, batch, ranks.rank, ranks.world_size, uneven)
+    pipeline = replace(dataset.work.pipeline, path=choose_path(decode_path))
+    work = UnboundedWork("", Storage(), pipeline, skip=skip, partitions=Partitions(source, ahead=on_ray))
+    names = tuple(map(str, source.names))
+    codec = BookmarkCodec(marks, names, batch, pipeline.seed, pipeline.path, pipeline.code_mark)
+    return UnboundedStream(planner, work, flag_valid=skip), View(planner, codec, marks)
 
 
 def planned(

@@ -86,6 +86,11 @@ class Stream(ABC):
     def kept_bytes(self) -> int:
         """Bytes of blocks that are worth keeping where all is done in one process."""
 
+    @property
+    def in_order(self) -> bool:
+        """Whether blocks can only be read one after the other."""
+        return False
+
     @abstractmethod
     def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
         """Expected bytes of every block, with so many more a sample and a block."""
@@ -101,6 +106,23 @@ class Stream(ABC):
     @abstractmethod
     def place(self, block: int) -> tuple[str, int | None]:
         """The shard, as it may be shown, and the beginning of a block in it, None where that says nothing."""
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether the samples that the schema is learnt from are there already."""
+        return True
+
+    def known(self) -> Work | None:
+        """The work as it can be begun with, if nothing needs to be learnt for it."""
+        return self.work if self.work.pipeline.collate is not None else None
+
+    @abstractmethod
+    def learnt(self, work: Work) -> None:
+        """The work has got its schema."""
+
+    @abstractmethod
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        """Blocks were read; what `Work.notes` says of each."""
 
     def named(self, error: DataError, picks: Picks, row: int) -> DataError:
         """The error, with what it does not know of the sample in this row and of where that is."""
@@ -216,3 +238,9 @@ class ManifestStream(Stream):
     def place(self, block: int) -> tuple[str, int]:
         manifest = self.manifest
         return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
+
+    def learnt(self, work: Work) -> None:
+        pass  # whoever begins elsewhere learns the same
+
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        pass

@@ -9,6 +9,7 @@ from rayingest.plan.batching import bounds
 from rayingest.plan.order import Order
 from rayingest.plan.view import View
 from rayingest.streams import ManifestStream
+from rayingest.unbounded.stream import UnboundedStream
 
 _FEW_BLOCKS = 16
 
@@ -55,6 +56,20 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
             "give a larger window to shuffle(), or smaller block_bytes",
             blocks,
         )
+
+
+def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:
+    """Log what is read, and by whom."""
+    source, planner = stream.work.partitions.source, stream.planner
+    _log.info(
+        "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads all of them, and keeps "
+        "its own rows; up to %s in flight",
+        f"{len(source.names):,}",
+        source.what,
+        f"{planner.order.batch:,}",
+        f"{planner.world_size:,}",
+        _size(max_bytes),
+    )
 
 
 def reads_per_block(order: Order, world_size: int) -> float:

@@ -63,6 +63,13 @@ class Work:
         with ThreadPoolExecutor(min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard") as pool:  # each waits for answers
             return [table for tables in pool.map(of_shard, spans) for table in tables]
 
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        """What is to be told of each table that `read` gave, besides its bytes; () for nothing."""
+        return ()
+
+    def close(self) -> None:
+        """Give up what reading has left open."""
+
     def learnt(self, heads: Sequence[Head]) -> Work:
         """The same work with the schema of its samples: those of the first head that has any good ones.
 

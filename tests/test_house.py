@@ -22,6 +22,7 @@ FLOOR = {
     "formats": 1,
     "transforms": 1,
     "streams": 1,
+    "unbounded": 1,
     "work": 1,
     "survey": 1,
     "measure": 1,

@@ -243,7 +243,9 @@ class Feeder:
         self._executor.forget_outputs()
         epochs = None if self._epochs is None or epoch >= self._epochs else self._epochs
         self._walk = Walk(self._stream, epoch, step, epochs, self._known)
-        return [self._walk.start()]
+        started = self._walk.start()
+        self._executor.briefing.go_on()
+        return [started]
 
     def _obey(self, command: ev.Command) -> None:
         match command:

@@ -72,12 +72,8 @@ class Plan(Protocol):
     @property
     def world_size(self) -> int: ...
 
-    @property
-    def fingerprint(self) -> str:
-        """What a position is one in, as far as the order's parameters do not say."""
-
     def steps_in(self, epoch: int) -> int:
-        """Steps of an epoch, the same on every rank."""
+        """Steps of an epoch, the same on every rank; `ENDLESS` where nobody knows."""
 
     def picks(self, epoch: int, step: int) -> Picks:
         """The samples of this step."""
