@@ -30,18 +30,26 @@ def test_it_is_what_one_process_gives(pool_of_3: ri.Pool) -> None:
     assert (first + rest, again) == (whole, end)
 
 
-def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool) -> None:
+def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool, wait_until: Any) -> None:
     """A reader, a decoder, and a reader once more, while records come."""
     data = counts([90, 90, 90], 6)
+    dies = {4: "reader", 11: "decoder", 20: "reader"}
     seen = []
-    with data.loader(pool=pool_of_3, prefetch=1, max_bytes=200_000) as loader:
+    with data.loader(pool=pool_of_3, prefetch=1, max_bytes=40_000) as loader:
         for batch in loader:
             seen.append(rows(batch))
-            if loader.step in {4, 11, 20}:
-                role = "decoder" if loader.step == 11 else "reader"
-                cluster.kill(next(member.actor for member in pool_of_3.members if member.role == role))
-        assert loader.stats()["workers_lost"] == 3
+            if loader.step in dies:
+                there: list[Any] = []
+                wait_until(lambda role=dies[loader.step], there=there: there.extend(_actors(pool_of_3, role)) or there)
+                cluster.kill(there[0])
+        stats = loader.stats()
     assert seen == follow(data)[0]
+    assert stats["workers_lost"] == 3
+    assert stats["peak_bytes"] <= 40_000
+
+
+def _actors(pool: ri.Pool, role: str) -> list[Any]:
+    return [member.actor for member in pool.members if member.role == role]
 
 
 def wide(name: int, offset: int | None) -> Any:
@@ -57,6 +65,7 @@ def test_a_small_budget_changes_nothing(pool_of_1: ri.Pool) -> None:
         stats = loader.stats()
     assert seen == follow(data)[0]
     assert stats["peak_bytes"] <= 120_000
+    assert stats["blocks_reread"] > 0, stats
 
 
 def test_a_loop_that_pauses_stops_the_reading(pool_of_1: ri.Pool, tmp_path: Path, wait_until: Any) -> None:
