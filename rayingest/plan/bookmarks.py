@@ -2,8 +2,8 @@
 
 A source has partitions, which go on at offsets that its user gives, and one of which is next: that is a bookmark, a
 line of JSON. Readers find the one behind each step; here they are kept for the steps that may be read again, or be
-where a state is taken. Owns what such a state holds, and the numbers of blocks: those of steps, apart for each state
-that was gone on from, as the same step may be another one then.
+where a state is taken. Owns what such a state holds, and the numbers of blocks: those of steps, apart for each walk, as
+the same step may be another one then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rayingest.errors import StateError
+from rayingest.errors import DataError, StateError
 from rayingest.plan.position import STATE_VERSION, is_count
 
 STREAM_VERSION = 1
@@ -46,9 +46,22 @@ class Bookmarks:
     def go_on_from(self, step: int, mark: str) -> None:
         """Forget all; this is where it stood before this step."""
         with self._lock:
-            self._chain += 1
-            self._before = {step: mark}
-            self.first = step
+            self._begin(step, mark)
+
+    def begin(self, step: int) -> bool:
+        """A walk begins at this step: all that was found behind it is found anew. False where it is not known any more,
+        as another state was loaded meanwhile.
+        """
+        with self._lock:
+            mark = self._before.get(step)
+            if mark is not None:
+                self._begin(step, mark)
+            return mark is not None
+
+    def _begin(self, step: int, mark: str) -> None:
+        self._chain += 1
+        self._before = {step: mark}
+        self.first = step
 
     def block(self, step: int) -> int:
         """The number of a step's block."""
@@ -61,10 +74,17 @@ class Bookmarks:
             return step, self._before.get(step, "") if chain == self._chain else ""
 
     def note(self, block: int, mark: str) -> None:
-        """What a block's reader found behind it."""
+        """What a block's reader found behind it. DataError where a reader before it found something else."""
+        step = step_of(block)
         with self._lock:
-            if block >> _STEP_BITS == self._chain:
-                self._before[step_of(block) + 1] = mark
+            if block >> _STEP_BITS != self._chain:
+                return
+            if self._before.setdefault(step + 1, mark) != mark:
+                raise DataError(
+                    f"step {step} was read again and has other records: from an offset that it gave, open_at must give "
+                    f"the same again; before it was {self._before[step + 1]}, now {mark}",
+                    transient=True,
+                )
 
     def reached(self, step: int) -> None:
         """Nobody goes back behind this step."""

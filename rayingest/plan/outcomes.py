@@ -183,8 +183,9 @@ class Outcomes:
         for number, charge, size in zip_longest(task.blocks, task.charges, nbytes):
             block = self.residency.end_read(number, charge)
             if size is None:
-                if block is not None and not block.readers:
-                    self.residency.vanish(block)
+                self.counts["blocks_read"] -= 1
+                if block is not None:
+                    self.residency.put_off(block)
                 continue
             if block is None:
                 late.append(number)

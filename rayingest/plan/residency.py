@@ -209,6 +209,12 @@ class Residency:
         if block.uses:
             self._want(block)
 
+    def put_off(self, block: Block) -> None:
+        """A read ended before it came to this block."""
+        block.reads -= 1
+        if not block.readers:
+            self.vanish(block)
+
     def victims(self, key: Key) -> list[Block]:
         """Resident blocks that nothing holds and that are needed later than `key`, the latest first."""
         free = [

@@ -120,8 +120,7 @@ class UnboundedStream(Stream):
             self.marks.note(block, note)
 
     def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
-        self.marks.first = step
-        return super().steps(epoch, step, epochs)
+        return super().steps(epoch, step, epochs) if self.marks.begin(step) else iter(())
 
     def _spans(self, blocks: Iterable[int], share: tuple[int, int]) -> Spans:
         """Where these blocks lie: one span for those that follow each other."""

@@ -54,18 +54,17 @@ def _actors(pool: ri.Pool, role: str) -> list[Any]:
 
 def wide(name: int, offset: int | None) -> Any:
     """Records of 2 KB."""
-    yield from (({"i": i, "text": f"{i:02000}"}, i + 1) for i in range(offset or 0, 400))
+    yield from (({"i": i, "text": f"{i:02000}"}, i + 1) for i in range(offset or 0, 240))
 
 
 def test_a_small_budget_changes_nothing(pool_of_1: ri.Pool) -> None:
-    """Blocks that are given up are read again from where they begin."""
+    """And is kept."""
     data = ri.stream(wide).batch(8)
-    with data.loader(pool=pool_of_1, max_bytes=120_000) as loader:
+    with data.loader(pool=pool_of_1, max_bytes=90_000) as loader:
         seen = [rows(batch) for batch in loader]
         stats = loader.stats()
     assert seen == follow(data)[0]
-    assert stats["peak_bytes"] <= 120_000
-    assert stats["blocks_reread"] > 0, stats
+    assert stats["peak_bytes"] <= 90_000
 
 
 def test_a_loop_that_pauses_stops_the_reading(pool_of_1: ri.Pool, tmp_path: Path, wait_until: Any) -> None:
