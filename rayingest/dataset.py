@@ -34,6 +34,7 @@ from rayingest.transforms.functions import name_of
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+from rayingest.unbounded.merging import Source
 from rayingest.weighting import By, Weighting, one_weight
 from rayingest.work import SourceWork, Work
 
@@ -55,7 +56,8 @@ class Dataset:
     """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`.
 
     `sampling`: who gives the order instead of `shuffling`. `seed`: of all random numbers, where `shuffling` has none.
-    `collate`: the source's own way to put samples together, where `batching` has none.
+    `collate`: the source's own way to put samples together, where `batching` has none. `source`: one that has no
+    end, and no files.
     """
 
     format_name: str
@@ -78,6 +80,7 @@ class Dataset:
     epoch_length: Mapping[str, int] = field(default_factory=dict)
     packing: Packed | None = None
     weighting: Weighting | None = None
+    source: Source | None = None
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -142,6 +145,7 @@ class Dataset:
         A field's length is what `len` says of it, or the whole number that it is, after the stages so far. It is found
         once for all of the data and kept beside the index, as what `filter` says is.
         """
+        self._refuse_of_stream("length")
         if isinstance(of, str):
             return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), gives=int))
         return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, gives=int))
@@ -214,6 +218,7 @@ class Dataset:
             samples: so many, rounded down to whole batches; the next epoch goes on behind them. Needs partial="drop".
             passes: so many times through the data, each in an order and with random numbers of its own.
         """
+        self._refuse_of_stream("epoch")
         length = {"samples": samples, "passes": passes}
         return replace(self, epoch_length={name: value for name, value in length.items() if value is not None})
 
@@ -260,6 +265,8 @@ class Dataset:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
         if bucketed or max_tokens is not None:
             self._permit("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
+        if partial != "drop":
+            self._refuse_of_stream(f"batch(partial={partial!r})")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         if pad and (collate is not None or self.collate is not None):
@@ -318,8 +325,17 @@ class Dataset:
         """A rank's part of the order for this data. Raises ConfigError."""
         return make_planner(self, known, rank, world_size, uneven)
 
+    def _refuse_of_stream(self, what: str) -> None:
+        """ConfigError where nobody knows which samples there are before they come."""
+        if self.source is not None:
+            raise ConfigError(
+                f"{what}: which records of a stream come, and how many, is not known before; choose, mix and group "
+                f"them in {self.source.what}, which gives them"
+            )
+
     def _permit(self, what: str) -> None:
-        """ConfigError where a sampler, and not this, says which samples come, and when."""
+        """ConfigError where the order is not ours: a sampler says which samples come, and when, or a stream does."""
+        self._refuse_of_stream(what)
         if self.sampling is not None:
             raise ConfigError(f"{what}: the order is the sampler's; leave one of the two out")
 

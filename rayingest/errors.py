@@ -17,7 +17,8 @@ class DataError(IngestError):
     """Data that cannot be read or decoded.
 
     `shard` is the URL without credentials, `offset` the place in it in the format's own units (bytes of a tar, row of a
-    Parquet file, line byte of a JSON Lines file), `sample` the sample's ordinal in the manifest, `key` its own name.
+    Parquet file, line byte of a JSON Lines file, or what a user's source calls one),
+    `sample` the sample's ordinal in the manifest, `key` its own name.
     Where only the sample's block is known, the offset is the block's, and the reason says so. Any of them is None where
     it is not known. `transient`: the data need not be at fault (storage failed or did not answer, a time ran out,
     memory was short), so that no sample is ever skipped for it.
@@ -28,7 +29,7 @@ class DataError(IngestError):
         reason: str,
         *,
         shard: str | None = None,
-        offset: int | None = None,
+        offset: int | str | None = None,
         sample: int | None = None,
         key: str | None = None,
         transient: bool = False,
@@ -54,6 +55,10 @@ def _rebuild_data_error(kind: type[DataError], reason: str, rest: dict[str, Any]
 
 class DeadlySampleError(DataError):
     """A sample that ended its worker whenever it was decoded."""
+
+
+class EndOfStreamError(IngestError):
+    """There is nothing more for now. Loaders end their pass with it; nobody else sees it."""
 
 
 class StateError(IngestError):

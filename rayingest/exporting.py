@@ -15,7 +15,7 @@ import numpy as np
 from rayingest.errors import ConfigError
 from rayingest.kinds import Count
 from rayingest.options import checked
-from rayingest.stream import heads_of, spans_of
+from rayingest.streams import heads_of, spans_of
 from rayingest.surveying import survey
 from rayingest.work import Rows, Spans, Work
 
@@ -47,6 +47,8 @@ def make_ray_dataset(dataset: Dataset, /, *, epoch: Count = 0) -> ray.data.Datas
     """
     if dataset.sampling is not None:
         raise ConfigError("to_ray: which samples there are is the sampler's business; leave it out of from_torch")
+    if dataset.source is not None:
+        raise ConfigError("to_ray: a stream has no end; write what a loader gives")
     unlearnt = dataset.source_work
 
     import ray.data

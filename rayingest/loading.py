@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.errors import ConfigError
@@ -13,18 +12,16 @@ from rayingest.observe.watch import LoaderWatch
 from rayingest.options import checked, kind, one_of
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
-from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.metrics import Watch
-from rayingest.plan.mixed import MixedPlanner
-from rayingest.plan.planner import Planner
-from rayingest.plan.position import StateCodec
 from rayingest.plan.protocols import BatchSource
+from rayingest.planning import planned, unbounded
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.silence import told
-from rayingest.stream import Stream
-from rayingest.summary import describe
-from rayingest.transforms.decode_path import PATHS, choose_path
+from rayingest.streams import ManifestStream, Stream
+from rayingest.summary import describe, describe_unbounded
+from rayingest.transforms.decode_path import PATHS
+from rayingest.unbounded.stream import UnboundedStream
 
 if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
@@ -34,32 +31,6 @@ if TYPE_CHECKING:
 
 _LEAST_AHEAD_STEPS = 16
 _LEAST_AHEAD_ROWS = 4096
-_LOCAL_BYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class _View:
-    """A rank's plan as its loader sees it."""
-
-    planner: Planner
-    codec: StateCodec
-
-    def steps_in(self, epoch: int) -> int:
-        return self.planner.steps_in(epoch)
-
-    @property
-    def rank(self) -> int:
-        return self.planner.rank
-
-    @property
-    def world_size(self) -> int:
-        return self.planner.world_size
-
-    def state(self, epoch: int, step: int) -> dict[str, Any]:
-        return self.codec.state(epoch, step)
-
-    def position(self, state: dict[str, Any]) -> tuple[int, int]:
-        return self.codec.position(state)
 
 
 def _pool(value: Any) -> Any:
@@ -136,6 +107,8 @@ def make_loader(
 
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+    if dataset.source is not None and epochs is not None:
+        raise ConfigError(f"epochs={epochs}: a stream is one epoch, which ends when its partitions do; leave it out")
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
     if dataset.sampling is None and dataset.batching.size is not None:
@@ -146,16 +119,9 @@ def make_loader(
 
         with told("connecting to Ray, or starting it"):
             connect(start_timeout)
-    known = dataset.survey(ranks.rank, on_ray)
-    planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
     skip = on_error == "skip"
-    if skip and isinstance(planner, GroupedPlanner):
-        raise ConfigError(
-            "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
-            "it stands in for; leave bad samples out with .filter"
-        )
-    work = dataset.work.made(skip, choose_path(decode_path))
-    stream = Stream(known.manifest, planner, work, flag_valid=skip or planner.order.partial == "pad")
+    make = planned if dataset.source is None else unbounded
+    stream, view = make(dataset, ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource
@@ -173,22 +139,9 @@ def make_loader(
     else:
         watch = LoaderWatch()
         source = _local_source(stream, max_bytes, kept, watch)
-    codec = StateCodec(
-        planner.fingerprint,
-        planner.order,
-        work.pipeline.path,
-        work.code_mark,
-        view=known.view_mark,
-        calendar=planner.calendar,
-        lengths=known.lengths_mark,
-        grouping=str(planner.order) if isinstance(planner, GroupedPlanner) else "",
-        mixture=str(planner.order) if isinstance(planner, MixedPlanner) else "",
-        weights=known.weights_mark,
-        steps_in=planner.steps_in,
-    )
     return Loader(
         source,
-        _View(planner, codec),
+        view,
         device=device,
         prefetch=prefetch,
         slots=slots,
@@ -200,7 +153,7 @@ def make_loader(
 
 
 def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None) -> Quarantine:
-    name = f"{stream.manifest.fingerprint}-rank{stream.planner.rank}"
+    name = f"{stream.name}-rank{stream.planner.rank}"
     return Quarantine(folder, name, max_errors, stream.work.storage_options)
 
 
@@ -210,13 +163,17 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
     budget.check_shared_memory(budget.store_bytes())
     if max_bytes is None:
         max_bytes = budget.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
-    describe(stream, max_bytes)
+    if isinstance(stream, ManifestStream):
+        describe(stream, max_bytes)
+    if isinstance(stream, UnboundedStream):
+        describe_unbounded(stream, max_bytes)
     return Limits(
         max_bytes=max_bytes,
         ahead=_steps_ahead(stream, ranks.world_size),
         ready=prefetch + 1,
         room=max(1, prefetch),
         whole_steps=stream.work.pipeline.needs_whole_steps,
+        in_order=stream.in_order,
     )
 
 
@@ -224,10 +181,8 @@ def _steps_ahead(stream: Stream, world_size: int) -> int:
     """Half a window, so that the next one is there when this one ends, unless there is but one block; and enough for
     small steps to go together.
     """
-    order = stream.planner.order
-    rows = max(1, order.step_samples // world_size)
-    window = order.window_steps if stream.manifest.num_blocks > 1 else 0
-    return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), window // 2)
+    rows = max(1, stream.planner.order.step_samples // world_size)
+    return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), stream.window_steps // 2)
 
 
 def _cluster_source(
@@ -263,8 +218,5 @@ def _cluster_source(
 def _local_source(stream: Stream, max_bytes: int | None, quarantine: Quarantine | None, watch: Watch) -> BatchSource:
     from rayingest.local import LocalSource
 
-    if max_bytes is None:
-        order, manifest = stream.planner.order, stream.manifest
-        window = order.window_samples / stream.planner.world_size
-        max_bytes = max(_LOCAL_BYTES, int(1.5 * window * manifest.total_bytes / stream.planner.num_samples))
+    max_bytes = stream.kept_bytes if max_bytes is None else max_bytes
     return LocalSource(stream, max_bytes, quarantine, watch.tick)

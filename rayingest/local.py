@@ -19,7 +19,7 @@ from rayingest.plan.durations import Durations
 from rayingest.plan.protocols import Batch, array_bytes
 from rayingest.plan.standins import FilledStep, Known
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 from rayingest.transforms.pipeline import Samples
 
 
@@ -56,7 +56,9 @@ class LocalSource:
             raise IngestError("this loader is closed")
         pipeline = self._stream.work.pipeline
         if pipeline.schema is None and pipeline.collate is None:
-            self._stream = replace(self._stream, work=self._stream.work.learnt(self._stream.heads()))
+            work = self._stream.known() or self._stream.work.learnt(self._stream.heads())
+            self._stream.learnt(work)
+            self._stream = replace(self._stream, work=work)
         step = FilledStep(self._stream.planner, next(self._steps), self._known)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
         columns = self._stream.work.pipeline.finish(self._samples(step), step.picks.layout)
@@ -97,6 +99,7 @@ class LocalSource:
     def close(self) -> None:
         self._closed = True
         self._tables.clear()
+        self._stream.work.close()
 
     def _samples(self, step: FilledStep) -> Samples:
         """The step's samples in row order, with stand-ins for those that are to be skipped."""
@@ -140,7 +143,9 @@ class LocalSource:
     def _fetch(self, blocks: list[int]) -> list[pa.Table]:
         begun = time.perf_counter()
         absent = [number for number in blocks if number not in self._tables]
-        for number, table in zip(absent, self._stream.work.read(self._stream.spans(absent)), strict=True):
+        read = self._stream.work.read(self._stream.spans(absent))
+        self._stream.noted(absent, self._stream.work.notes(read))
+        for number, table in zip(absent, read, strict=True):
             self._tables[number] = table
             self._held += table.nbytes
             self._counts["blocks_read"] += 1

@@ -19,7 +19,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.plan.manifest import Manifest
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.kept import KeptFile
-from rayingest.stream import spans_of
+from rayingest.streams import spans_of
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure
 from rayingest.transforms.pipeline import Pipeline

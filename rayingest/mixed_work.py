@@ -104,6 +104,13 @@ class MixedWork:
             return samples  # of one source, with the arrays that its decoders wrote into
         return Samples(made[place] for place in sorted(made))
 
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        for work in self._works:
+            work.close()
+
     @property
     def _works(self) -> list[SourceWork]:
         return list(self.sources.values())

@@ -8,14 +8,15 @@ import math
 from rayingest.plan.batching import bounds
 from rayingest.plan.mixed import MixedPlanner
 from rayingest.plan.planner import Planner
-from rayingest.stream import Stream
+from rayingest.streams import ManifestStream
+from rayingest.unbounded.stream import UnboundedStream
 
 _FEW_BLOCKS = 16
 
 _log = logging.getLogger("rayingest")
 
 
-def describe(stream: Stream, max_bytes: int) -> None:
+def describe(stream: ManifestStream, max_bytes: int) -> None:
     """Log what is read, in which order, how often, and what the budget or the window make costly."""
     manifest, order, world_size = stream.manifest, stream.planner.order, stream.planner.world_size
     order_words = "file order"
@@ -57,6 +58,20 @@ def describe(stream: Stream, max_bytes: int) -> None:
             "give a larger window to shuffle(), or smaller block_bytes",
             blocks,
         )
+
+
+def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:
+    """Log what is read, and by whom."""
+    source, planner = stream.work.partitions.source, stream.planner
+    _log.info(
+        "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads all of them, and keeps "
+        "its own rows; up to %s in flight",
+        f"{len(source.names):,}",
+        source.what,
+        f"{planner.order.batch:,}",
+        f"{planner.world_size:,}",
+        _size(max_bytes),
+    )
 
 
 def reads_per_block(planner: Planner, world_size: int) -> float:

@@ -96,6 +96,12 @@ class Work(Protocol):
     def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
         """The rows' samples, as of `Pipeline.run_samples`."""
 
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        """What is to be told of each table that `read` gave, besides its bytes; () for nothing."""
+
+    def close(self) -> None:
+        """Give up what reading has left open."""
+
 
 @dataclass(frozen=True)
 class SourceWork:
@@ -141,6 +147,12 @@ class SourceWork:
 
     def open(self, table: pa.Table) -> OpenBlock:
         return self.pipeline.open(table)
+
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
 
     def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
         cycle = rows.cycle if rows.passes is None else rows.passes

@@ -14,7 +14,7 @@ from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import Manifest
 from rayingest.storage.redact import redact
-from rayingest.stream import spans_of
+from rayingest.streams import spans_of
 from rayingest.transforms.pipeline import Samples
 
 _SHOWN_SHARDS = 20

@@ -30,7 +30,7 @@ from rayingest.options import known_names
 from rayingest.plan.view import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
-from rayingest.stream import spans_of
+from rayingest.streams import spans_of
 from rayingest.surveying import Surveyed
 from rayingest.transforms.decoders import IMAGES
 from rayingest.transforms.images import Decode, Resize

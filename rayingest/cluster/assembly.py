@@ -10,7 +10,7 @@ import numpy as np
 
 from rayingest.plan.planner import Picks
 from rayingest.plan.protocols import Batch, BufferPool, Columns, array_bytes
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 from rayingest.transforms.collate import assemble
 
 Part = tuple[np.ndarray, Any]

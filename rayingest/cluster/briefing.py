@@ -14,9 +14,9 @@ import ray.exceptions as rx
 
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.pool import Member, Pool
-from rayingest.errors import ConfigError, IngestError, WorkerError
-from rayingest.stream import Stream
-from rayingest.work import Work
+from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError, WorkerError
+from rayingest.streams import Stream
+from rayingest.work import Head, Work
 
 _TRIES = 2
 """So many decoders may die while they learn from a block's first samples before the next block's are taken."""
@@ -29,10 +29,10 @@ class Briefing:
     """One stream's. Raises ConfigError for a description that cannot be sent to workers."""
 
     def __init__(self, stream: Stream, pool: Pool, key: str, call: Call) -> None:
-        self._pool, self._key, self._call = pool, key, call
+        self._stream, self._pool, self._key, self._call = stream, pool, key, call
         self._work = _shipped(stream.work)
-        self._learnt = self._work if stream.work.pipeline.collate is not None else None
-        self._heads = stream.heads()
+        self._learnt: Any = None
+        self._heads: list[Head] = []
         self._waiting: list[Member] = []  # decoders, until the first of them has learnt the schema
         self._learner: Member | None = None
         self._deaths = 0
@@ -48,7 +48,7 @@ class Briefing:
             self._register(member, self._work)
         else:
             self._waiting.append(member)
-            self._go_on()
+            self.go_on()
 
     def learnt(self, member: Member, future: Any) -> None:
         """A decoder learnt the schema, or could not. Raises what is wrong with the data or the description."""
@@ -57,7 +57,9 @@ class Briefing:
         self._learner = None
         error = future.exception()
         if error is None:
-            self._learnt = ray.put(future.result())
+            work = future.result()
+            self._stream.learnt(work)
+            self._learnt = ray.put(work)
         elif isinstance(error, DEATHS):
             self._deaths += 1
             if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
@@ -67,7 +69,7 @@ class Briefing:
             self._pool.report_dead(member, error)
         else:
             raise refusal(error)
-        self._go_on()
+        self.go_on()
 
     def lost(self, member: Member) -> None:
         """A member is gone."""
@@ -75,15 +77,19 @@ class Briefing:
             self._waiting.remove(member)
         if member is self._learner:
             self._learner = None
-        self._go_on()
+        self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Something is known that was not: have decoders take the stream up, or one of them learn what they need."""
+        if self._learnt is None and self._waiting and (known := self._stream.known()) is not None:
+            self._learnt = self._work if known is self._stream.work else ray.put(known)
         if self._learnt is not None:
             for member in self._waiting:
                 self._register(member, self._learnt)
             self._waiting.clear()
-        elif self._learner is None and self._waiting:
+        elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner = self._waiting[0]
+            self._heads = self._heads or self._stream.heads()
             self._call(self._learner.actor.learn.remote(self._work, self._heads), "learnt", self._learner)
 
     def _register(self, member: Member, work: Any) -> None:
@@ -93,6 +99,8 @@ class Briefing:
 def refusal(error: BaseException) -> IngestError:
     """What to raise where a worker could not take the description up."""
     cause = error.cause if isinstance(error, rx.RayTaskError) else error
+    if isinstance(cause, EndOfStreamError):
+        return DataError(f"fewer records than when they were first read: {cause}", transient=True)
     if isinstance(cause, IngestError):
         return cause
     last = str(error).strip().splitlines()[-1]

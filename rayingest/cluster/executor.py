@@ -28,7 +28,7 @@ from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.planner import Picks
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 
 Tell = Callable[[str, Any, Any], None]
 """(kind, subject, future): a call on `subject` (a task or a member) was answered."""
@@ -125,8 +125,12 @@ class Executor:
         self._span("read", fetched.seconds, call.member.name, call.position)
         if fetched.error is not None:
             return [ev.ReadFailed(task, fetched.error, final=True)]
-        refs = ((ref, call.member.node) for ref in call.refs[1:])
-        self._arrived[task] = dict(zip(call.command.blocks, refs, strict=True))
+        self._stream.noted(call.command.blocks, fetched.notes)
+        self.briefing.go_on()
+        there = call.refs[1 : 1 + len(fetched.nbytes)]
+        self._arrived[task] = {
+            block: (ref, call.member.node) for block, ref in zip(call.command.blocks, there, strict=False)
+        }
         return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:

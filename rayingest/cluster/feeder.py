@@ -30,7 +30,7 @@ from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, array_bytes
 from rayingest.plan.standins import Known
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 
 _ROW_OVERHEAD = 64
 """Bytes that a raw block takes for a sample besides its fields: its key, its offset, where its fields begin."""
@@ -79,9 +79,8 @@ class Feeder:
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = queue.SimpleQueue()
         self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)), span)
         self._span = span
-        row_bytes = stream.work.spec_bytes or stream.manifest.total_bytes / stream.manifest.num_samples
-        sizes = stream.manifest.nbytes + _ROW_OVERHEAD * stream.manifest.samples + BLOCK_OVERHEAD
-        self._dispatch = Dispatch(sizes, limits, row_bytes)
+        row_bytes = stream.work.spec_bytes or stream.row_bytes
+        self._dispatch = Dispatch(stream.sizes(_ROW_OVERHEAD, BLOCK_OVERHEAD), limits, row_bytes)
         self._generation = 0  # of the consumer's start; what older ones left in the outbox is thrown away
         self._error: BaseException | None = None
         self._closed = False
@@ -244,7 +243,9 @@ class Feeder:
         self._executor.forget_outputs()
         epochs = None if self._epochs is None or epoch >= self._epochs else self._epochs
         self._walk = Walk(self._stream, epoch, step, epochs, self._known)
-        return [self._walk.start()]
+        started = self._walk.start()
+        self._executor.briefing.go_on()
+        return [started]
 
     def _obey(self, command: ev.Command) -> None:
         match command:

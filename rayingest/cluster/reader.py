@@ -26,7 +26,8 @@ BLOCK_OVERHEAD = 2048
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a read took: bytes of each block in the store, seconds, and what storage counted meanwhile.
+    """What a read took: bytes of each block in the store, seconds, what storage counted meanwhile, and what there is to
+    say of each block (`Work.notes`). Fewer blocks than were asked for where there are no more yet.
 
     Or the `error` for which there are no blocks: told so, and not raised, as Ray logs each error of a block not asked
     for, which none of them is.
@@ -35,6 +36,7 @@ class Fetched:
     nbytes: tuple[int, ...]
     seconds: float
     tally: Tally
+    notes: tuple[str, ...] = ()
     error: IngestError | None = None
 
 
@@ -58,11 +60,13 @@ class Reader:
 
     def forget(self, key: str) -> None:
         """The stream has ended."""
-        self._work.pop(key, None)
+        work = self._work.pop(key, None)
         self._told.pop(key, None)
+        if work is not None:
+            work.close()
 
     def read(self, key: str, spans: Spans) -> list[Any]:
-        """[Fetched, *blocks], None for each block where there is an error; nothing but None for a stream forgotten."""
+        """[Fetched, *blocks], None for each block that there is not; nothing but None for a stream forgotten."""
         begun = time.perf_counter()
         nothing = [None] * sum(len(span.blocks) for span in spans)
         work = self._work.get(key)
@@ -78,8 +82,8 @@ class Reader:
             told, self._told[key] = self._told.get(key, Tally()), work.tally
             tally = self._told[key] - told
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
-        fetched = Fetched(nbytes, time.perf_counter() - begun, tally, failed)
-        return [fetched, *(tables or nothing)]
+        fetched = Fetched(nbytes, time.perf_counter() - begun, tally, work.notes(tables), failed)
+        return [fetched, *tables, *nothing[len(tables) :]]
 
 
 def _columns(table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Schema]:

@@ -12,7 +12,7 @@ from typing import Protocol
 from rayingest.cluster.pool import Pool, cpus
 from rayingest.plan import events as ev
 from rayingest.plan.metrics import STALLS
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 
 
 class Call(Protocol):

@@ -12,7 +12,7 @@ from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.planner import Picks
 from rayingest.plan.standins import FilledStep, Known
-from rayingest.stream import Stream
+from rayingest.streams import Stream
 
 
 class Walk:

@@ -259,6 +259,9 @@ class _View:
     def steps_in(self, epoch: int) -> int:
         return _STEPS
 
+    def reached(self, epoch: int, step: int) -> None:
+        pass
+
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         return {"epoch": epoch, "step": step}
 

@@ -140,7 +140,7 @@ class Dispatch(Outcomes):
     def _hedge(self, number: int) -> None:
         """Have a late task done by another worker too, if that costs nothing else its room."""
         task = self.workforce.tasks.get(number)
-        if task is None or task.hedged or self.failed:
+        if task is None or task.hedged or self.failed or (task.blocks and self.limits.in_order):
             return
         worker = self.workforce.free("decoder" if task.pieces else "reader", other_than=task.worker)
         if worker is None or self.held + sum(task.charges) > self.limits.max_bytes:
@@ -219,10 +219,18 @@ class Dispatch(Outcomes):
         """A reader that is to have another task. How many it has follows from how long they take: blocks are asked for
         as steps are taken, so what is under way is their rate times the storage's latency (Little, 1961).
         """
+        if self.limits.in_order:
+            return None if self._reads_what_comes_first() else self.workforce.same_reader()
         worker = self.workforce.free("reader")
         if worker is None or worker.busy < self.limits.few_reads or worker.nbytes < self.limits.reading_bytes:
             return worker
         return None
+
+    def _reads_what_comes_first(self) -> bool:
+        """Whether a block is being read that is needed before all that nobody reads yet."""
+        wanted = self.residency.next_wanted()
+        reading = (number for task in self.workforce.tasks.values() for number in task.blocks)
+        return wanted is not None and any(self.residency.awaited_by(number) < wanted.next_use for number in reading)
 
     def _joins(self, block: Block, others: list[Block], size: int) -> bool:
         """Whether a read of `others` may take this block too; what failed before is read alone."""

@@ -83,7 +83,10 @@ class WorkerLost:
 
 @dataclass(frozen=True)
 class ReadDone:
-    """A read put its blocks into the store; their sizes, in the order of the command."""
+    """A read put its blocks into the store; their sizes, in the order of the command.
+
+    Of fewer where there are no more yet; the others are still to be read.
+    """
 
     task: int
     nbytes: tuple[int, ...]

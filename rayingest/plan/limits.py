@@ -15,7 +15,8 @@ class Limits:
     piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. A reader has
     `few_reads` at a time, and more only while they are of less than `reading_bytes`, since it holds them beside the
     store. Nothing is tried more than `max_tries` times. Objects under `inline_bytes` do not lie in the store, and are
-    gone as soon as given up.
+    gone as soon as given up. `in_order`: where a block begins is known when the one before it was read, so they are
+    read one after the other, by one reader as long as it is there; what is behind one that cannot be had cannot either.
     """
 
     max_bytes: int = 1 << 62
@@ -31,3 +32,4 @@ class Limits:
     reading_bytes: int = 64 << 20
     max_tries: int = 4
     inline_bytes: int = 100 << 10
+    in_order: bool = False

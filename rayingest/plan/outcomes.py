@@ -8,6 +8,7 @@ samples are bad leave their piece; a new one waits for the blocks of the samples
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import TypeGuard
 
 import numpy as np
@@ -18,19 +19,19 @@ from rayingest.plan.backlog import Backlog, Pace
 from rayingest.plan.limits import Limits
 from rayingest.plan.outputs import Outputs
 from rayingest.plan.pieces import DEATHS_TO_BLAME, DEATHS_TO_PART, Piece, PieceState
-from rayingest.plan.residency import BlockState, Residency
+from rayingest.plan.residency import BlockState, Residency, Sizes
 from rayingest.plan.workforce import Task, Workforce
 
 _COUNTED = ("reads", "blocks_read", "decodes", "retries", "hedges", "blocks_lost", "blocks_dropped")
 
 
 class Outcomes:
-    """One stream's state. `sizes`: int64, expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
+    """One stream's state. `sizes`: expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
 
     `decode_bytes` is what decodes under way are charged with; `lingering` what was given up and is not free yet.
     """
 
-    def __init__(self, sizes: np.ndarray, limits: Limits, row_bytes: float = 1.0) -> None:
+    def __init__(self, sizes: Sizes, limits: Limits, row_bytes: float = 1.0) -> None:
         self.limits = limits
         self.residency = Residency(sizes)
         self.workforce = Workforce()
@@ -179,8 +180,13 @@ class Outcomes:
 
     def _end_read(self, task: Task, nbytes: tuple[int, ...]) -> None:
         late = []
-        for number, charge, size in zip(task.blocks, task.charges, nbytes, strict=True):
+        for number, charge, size in zip_longest(task.blocks, task.charges, nbytes):
             block = self.residency.end_read(number, charge)
+            if size is None:
+                self.counts["blocks_read"] -= 1
+                if block is not None:
+                    self.residency.put_off(block)
+                continue
             if block is None:
                 late.append(number)
                 self._give_up(size)
@@ -194,7 +200,7 @@ class Outcomes:
         """Blocks that nobody else is reading are read again, one by one, so that only one at fault is given up."""
         ended = [self.residency.end_read(*block) for block in zip(task.blocks, task.charges, strict=True)]
         awaited = [block for block in ended if block is not None]
-        if final and len(task.blocks) == 1:
+        if final and (len(task.blocks) == 1 or self.limits.in_order):
             for piece in [piece for block in awaited for piece in self.residency.break_off(block, error)]:
                 self._wait(piece)
         else:

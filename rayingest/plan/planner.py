@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -62,6 +63,31 @@ class Picks:
     size: int | None = None
     source: np.ndarray | None = None
     passes: np.ndarray | None = None
+
+
+class Plan(Protocol):
+    """One rank's part of an order, whatever that is an order of."""
+
+    @property
+    def order(self) -> Order: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def steps_in(self, epoch: int) -> int:
+        """Steps of an epoch, the same on every rank; `ENDLESS` where nobody knows."""
+
+    def picks(self, epoch: int, step: int) -> Picks:
+        """The samples of this step."""
+
+    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
+        """The samples of this step and of those behind it, as `picks` gives them: of `count` steps, or of fewer."""
+
+    def stand_in(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
+        """The sample at a place of the window of a row's sample: block, row in the block, ordinal, and `until`."""
 
 
 class Planner:

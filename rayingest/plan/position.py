@@ -67,8 +67,8 @@ class StateCodec:
         if differs:
             raise StateError("the state belongs to another stream; " + "; ".join(differs) + self._remedy(state))
         epoch, step = state.get("epoch"), state.get("step")
-        steps = self._steps(epoch if _counts(epoch) else 0)
-        if not (_counts(epoch) and _counts(step)) or step > steps:
+        steps = self._steps(epoch if is_count(epoch) else 0)
+        if not (is_count(epoch) and is_count(step)) or step > steps:
             raise StateError(f"epoch {epoch!r}, step {step!r} is no position in epochs of {steps} steps")
         if state.get("code") != self.code:
             _log.warning("the transforms' code has changed since this state was saved: later samples may differ")
@@ -110,5 +110,6 @@ def order_version(beside: bool, grouped: bool, mixed: bool = False, weighted: bo
     return 5 if weighted else 4 if mixed else 3 if grouped else 2 if beside else 1
 
 
-def _counts(value: Any) -> TypeGuard[int]:
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether this is a whole number, 0 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -24,6 +24,10 @@ def array_bytes(columns: Columns) -> int:
     return sum(column.nbytes for column in columns.values() if isinstance(column, np.ndarray))
 
 
+ENDLESS = 1 << 62
+"""Steps of an epoch of which nobody knows when it ends."""
+
+
 class Buffer(Protocol):
     """Memory for the arrays of one batch."""
 
@@ -58,7 +62,10 @@ class BatchSource(Protocol):
         """The next `get` gives this step. Callable again at any time: what was under way is dropped."""
 
     def get(self) -> Batch:
-        """The next batch, waiting for it. Raises what went wrong with exactly that step, in its place."""
+        """The next batch, waiting for it. Raises what went wrong with exactly that step, in its place.
+
+        `EndOfStreamError` where there is none before the next `start`.
+        """
 
     def ready(self) -> bool:
         """Whether `get` would give a batch, or an error, without waiting."""

@@ -11,8 +11,7 @@ import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import Protocol
 
 from rayingest.plan.pieces import NEVER, Key, Piece
 
@@ -57,10 +56,16 @@ class Block:
         return self.state is BlockState.READING
 
 
+class Sizes(Protocol):
+    """Bytes by a block's number."""
+
+    def __getitem__(self, number: int) -> int: ...
+
+
 class Residency:
     """The blocks that the walked part of the plan speaks of."""
 
-    def __init__(self, sizes: np.ndarray) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._ratio, self._largest_ratio = 1.0, 0.0  # of true sizes to the index's figures
         self.measured = False
@@ -146,6 +151,11 @@ class Residency:
         """Bytes of the piece's blocks that nobody reads yet."""
         return sum(self.size(n) for n in piece.blocks if self.blocks[n].state is BlockState.ABSENT)
 
+    def awaited_by(self, number: int) -> Key:
+        """The first piece that waits for a read of this block that is under way; NEVER where there is none."""
+        block = self.blocks.get(number)
+        return block.next_use if block is not None and block.awaited else NEVER
+
     def begin_read(self, block: Block) -> int:
         """A read of the block begins; returns what it is charged with, its expected size."""
         if block.state is BlockState.ABSENT:
@@ -198,6 +208,12 @@ class Residency:
         block.state, block.nbytes = BlockState.ABSENT, 0
         if block.uses:
             self._want(block)
+
+    def put_off(self, block: Block) -> None:
+        """A read ended before it came to this block."""
+        block.reads -= 1
+        if not block.readers:
+            self.vanish(block)
 
     def victims(self, key: Key) -> list[Block]:
         """Resident blocks that nothing holds and that are needed later than `key`, the latest first."""

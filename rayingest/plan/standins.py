@@ -20,7 +20,7 @@ import numpy as np
 
 from rayingest.errors import DataError, DeadlySampleError
 from rayingest.plan.keys import fold
-from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.planner import Picks, Plan
 
 MOST_CANDIDATES = 256
 MOST_TRIES = 64
@@ -46,7 +46,7 @@ def distances(size: int, key: int) -> Iterator[int]:
         yield i * stride % size
 
 
-def candidates(planner: Planner, picks: Picks, row: int) -> Iterator[Candidate]:
+def candidates(planner: Plan, picks: Picks, row: int) -> Iterator[Candidate]:
     """The candidates for the place of a row's sample, in order."""
     begin, end = int(picks.window_begin[row]), int(picks.window_end[row])
     key = fold("stand-in", planner.order.seed or 0, picks.cycle, int(picks.ordinal[row]))
@@ -72,7 +72,7 @@ class FilledStep:
     is wrong with the own sample of each row that has a stand-in. What is `known` is shared by the steps of a stream.
     """
 
-    def __init__(self, planner: Planner, own: Picks, known: Known) -> None:
+    def __init__(self, planner: Plan, own: Picks, known: Known) -> None:
         self.own = self.picks = own
         self.errors: dict[int, DataError] = {}
         self._planner, self._known, self._broken = planner, known, known.broken

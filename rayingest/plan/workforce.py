@@ -41,6 +41,7 @@ class Workforce:
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[int, Task] = {}
         self._next = 0
+        self._last_reader = ""
 
     def join(self, name: str, role: str, slots: int) -> None:
         """A worker comes."""
@@ -60,6 +61,11 @@ class Workforce:
         able = [worker for worker in self.workers.values() if worker.role == role and worker.busy < worker.slots]
         return min(able, key=lambda worker: (worker is other_than, worker.busy / worker.slots), default=None)
 
+    def same_reader(self) -> Worker | None:
+        """The reader that had the last task, as long as it is there; else any."""
+        last = self.workers.get(self._last_reader)
+        return last if last is not None and last.busy < last.slots else self.free("reader")
+
     def slots(self, role: str) -> int:
         """Tasks that the workers of this role can have at a time."""
         return sum(worker.slots for worker in self.workers.values() if worker.role == role)
@@ -77,6 +83,7 @@ class Workforce:
         task = Task(self._next, worker, blocks, pieces, charges, weight)
         self.tasks[task.number] = task
         self._next += 1
+        self._last_reader = worker.name if blocks else self._last_reader
         worker.busy += weight
         worker.nbytes += sum(charges)
         return task

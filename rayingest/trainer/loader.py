@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import torch
 
-from rayingest.errors import ConfigError, IngestError
+from rayingest.errors import ConfigError, EndOfStreamError, IngestError
 from rayingest.plan.metrics import Span, Watch, no_span
-from rayingest.plan.protocols import BatchSource
+from rayingest.plan.protocols import ENDLESS, BatchSource
 from rayingest.trainer.device import CudaBackend, resolve_device, resolve_pin
 from rayingest.trainer.prefetch import AfterCopy, Batches, DevicePrefetcher, HostBatches, Position, Values
 from rayingest.trainer.slots import SlotPool
@@ -28,7 +28,7 @@ class PlanView(Protocol):
     """What a loader needs to know of the plan."""
 
     def steps_in(self, epoch: int) -> int:
-        """Batches in an epoch, the same on every rank."""
+        """Batches in an epoch, the same on every rank; `ENDLESS` where nobody knows."""
 
     @property
     def rank(self) -> int:
@@ -37,6 +37,9 @@ class PlanView(Protocol):
     @property
     def world_size(self) -> int:
         """How many shares there are."""
+
+    def reached(self, epoch: int, step: int) -> None:
+        """The loop has received all that is before this position: it will not go back without a state."""
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         """JSON for a position, and for what it is a position in."""
@@ -50,7 +53,8 @@ class Loader:
 
     Each `for` is one pass: the first after `load_state_dict` finishes the interrupted epoch, every other begins the
     next epoch from its start; leaving a pass early gives up the rest of its epoch. One pass runs at a time. An iterator
-    that is asked for nothing is no pass: frameworks make some, to see whether it can be done.
+    that is asked for nothing is no pass: frameworks make some, to see whether it can be done. An endless epoch is the
+    only one: every `for` goes on in it, and ends where the source does for now.
 
     Args:
         source: where batches come from; the loader closes it, also when this call fails.
@@ -118,8 +122,11 @@ class Loader:
         return self._position[1]
 
     def __len__(self) -> int:
-        """Batches in the epoch of the position."""
-        return self._plan.steps_in(self.epoch)
+        """Batches in the epoch of the position. TypeError where nobody knows."""
+        steps = self._plan.steps_in(self.epoch)
+        if steps == ENDLESS:
+            raise TypeError("a loader of a stream has no len(): nobody knows when it ends")
+        return steps
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch, from its start. A pass under way ends.
@@ -133,6 +140,8 @@ class Loader:
             raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more") from error
         if number < 0:
             raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more")
+        if self._plan.steps_in(0) == ENDLESS:
+            raise ConfigError(f"set_epoch({number}): a stream is one epoch; a state says where to go on in it")
         self._move((number, 0), "set_epoch was called")
 
     def state_dict(self) -> dict[str, Any]:
@@ -209,19 +218,22 @@ class Loader:
         self._check_open()
         if running.number != self._pass_number:
             raise RuntimeError(f"this iterator is over: {self._pass_ended}")
-        if self._pass_epoch is None:
+        if self._pass_epoch is None and running.steps != ENDLESS:
             self._pass_epoch = self.epoch
         try:
             position, values = self._batches.next()
             if position != self._due:
                 raise IngestError(f"the source gave (epoch, step) {position} where {self._due} was due")
-        except BaseException:
+        except BaseException as error:
             running.done = True
             self._due = None
+            if isinstance(error, EndOfStreamError):
+                raise StopIteration from None
             raise
         epoch, step = position
         running.done = step + 1 == running.steps
         self._due = self._position = (epoch + 1, 0) if running.done else (epoch, step + 1)
+        self._plan.reached(*self._position)
         self._timer.handed(position)
         return values
 

@@ -93,6 +93,22 @@ def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldT
     return made
 
 
+def schema_to_json(schema: Schema) -> list[list[Any]]:
+    """A schema as JSON, without the padding, which a description says."""
+    return [
+        [name, None if one.dtype is None else one.dtype.str, one.ndim, one.padded, one.shape and [*one.shape]]
+        for name, one in schema.items()
+    ]
+
+
+def schema_from_json(rows: Sequence[Sequence[Any]]) -> dict[str, FieldType]:
+    """The schema that `schema_to_json` gave."""
+    return {
+        name: FieldType(None if dtype is None else np.dtype(dtype), ndim, padded, shape and tuple(shape))
+        for name, dtype, ndim, padded, shape in rows
+    }
+
+
 def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The sample with its fields in the schema's order, and arrays where the schema has them.
 

@@ -63,7 +63,7 @@ class Iterables:
             run = self._nearest(shard, begin)
             while run.at < begin and not run.ended:
                 self._go_on(run, shard, min(begin - run.at, end - begin))
-            taken = [] if run.ended else [_pickled(sample) for sample in self._go_on(run, shard, end - begin)]
+            taken = [] if run.ended else [pickled(sample) for sample in self._go_on(run, shard, end - begin)]
             if not run.ended:
                 self._running[shard] = run
                 while len(self._running) > _RUNNING:
@@ -136,7 +136,7 @@ class Restore:
         return f"{type(self).__qualname__}({self.source})"
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        restored: dict[str, Any] = pickle.loads(sample[SAMPLE])  # noqa: S301 - by `_pickled`, in this job
+        restored: dict[str, Any] = pickle.loads(sample[SAMPLE])  # noqa: S301 - by `pickled`, in this job
         return restored
 
 
@@ -149,7 +149,8 @@ def nbytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 8))
 
 
-def _pickled(sample: dict[str, Any]) -> bytes:
+def pickled(sample: Mapping[str, Any]) -> bytes:
+    """A sample as it travels from one process of a job to another."""
     return pickle.dumps({name: _array(value) for name, value in sample.items()}, pickle.HIGHEST_PROTOCOL)
 
 
@@ -164,4 +165,4 @@ def _array(value: Any) -> Any:
 
 
 def _digest(sample: dict[str, Any]) -> bytes:
-    return hashlib.blake2b(_pickled(sample), digest_size=16).digest()
+    return hashlib.blake2b(pickled(sample), digest_size=16).digest()

@@ -47,6 +47,7 @@ class World:
     rng: random.Random
     block_errors: frozenset[int] = frozenset()
     bad: Callable[[ev.Part], Sequence[int]] = lambda part: ()
+    short: bool = False  # whether a read may bring but the first of its blocks
     store: set[int] = field(default_factory=set)
     reading: dict[int, ev.Read] = field(default_factory=dict)
     decoding: dict[int, ev.Decode] = field(default_factory=dict)
@@ -154,8 +155,9 @@ class World:
         if broken or fails:
             self.tell(ev.ReadFailed(task, DataError(f"broken {sorted(broken)}"), final=bool(broken)))
             return
-        self.arrived = list(command.blocks)
-        commands = self.dispatch.handle(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in command.blocks)))
+        most = self.rng.randint(0, len(command.blocks)) if self.short else len(command.blocks)
+        self.arrived = list(command.blocks[:most])
+        commands = self.dispatch.handle(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in self.arrived)))
         for order in commands:
             if isinstance(order, ev.Discard):
                 self._discard(order)

@@ -16,6 +16,9 @@ class Plan:
     def steps_in(self, epoch):
         return self.steps
 
+    def reached(self, epoch, step):
+        pass
+
     def state(self, epoch, step):
         return {"version": 1, "data": self.data, "epoch": epoch, "step": step}
 

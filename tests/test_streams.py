@@ -13,7 +13,7 @@ import pytest
 import rayingest as ri
 from rayingest.dataset import Dataset
 from rayingest.plan.planner import Planner
-from rayingest.stream import Stream
+from rayingest.streams import ManifestStream
 from tests.streams import write_shards
 
 
@@ -88,7 +88,7 @@ def test_the_offset_of_a_block_is_said_to_be_one(sources: dict[str, Dataset], tm
         manifest = data.index_cache().load()
     assert manifest is not None
     planner = Planner(manifest, data.order(manifest), 0, 1, uneven=False)
-    stream = Stream(manifest, planner, data.work, flag_valid=False)
+    stream = ManifestStream(planner, data.work, flag_valid=False, manifest=manifest)
     picks = planner.picks(0, 1)
     error = stream.named(ri.DataError("it ended its worker"), picks, 2)
     assert str(error) == (

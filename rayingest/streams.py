@@ -7,6 +7,7 @@ this. Knows no Ray and no torch.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.layout import Layout
 from rayingest.plan.manifest import Manifest
-from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.planner import Picks, Plan, Planner
 from rayingest.plan.protocols import Columns
+from rayingest.plan.residency import Sizes
 from rayingest.plan.standins import FilledStep
 from rayingest.plan.view import View
 from rayingest.storage.redact import redact
@@ -24,6 +26,7 @@ from rayingest.transforms.schema import RESERVED
 from rayingest.work import Head, Parts, Rows, Span, Spans, Work
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
+_LEAST_KEPT_BYTES = 256 << 20
 _RUN_ROWS = 1 << 14
 """Steps are planned together up to so many rows."""
 
@@ -54,36 +57,81 @@ def heads_of(view: View, source: int = 0) -> list[Head]:
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(ABC):
     """One rank's stream of batches: what is done, on which data, in which order.
 
     `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat or a stand-in.
     """
 
-    manifest: Manifest
-    planner: Planner
+    planner: Plan
     work: Work
     flag_valid: bool
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """16 hex digits of the data."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> float:
+        """Bytes of an undecoded sample, on average, near enough."""
+
+    @property
+    @abstractmethod
+    def window_steps(self) -> int:
+        """Steps that blocks are needed for, once they are read."""
+
+    @property
+    @abstractmethod
+    def kept_bytes(self) -> int:
+        """Bytes of blocks that are worth keeping where all is done in one process."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether blocks can only be read one after the other."""
+        return False
+
+    @abstractmethod
+    def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
+        """Expected bytes of every block, with so many more a sample and a block."""
+
+    @abstractmethod
     def spans(self, blocks: Iterable[int]) -> Spans:
         """Where these blocks lie, in the same order."""
-        return spans_of(self.manifest, blocks)
 
+    @abstractmethod
     def heads(self) -> list[Head]:
-        """From which the schema is learnt: of each source its first block, of each its second, and so on."""
-        each = [heads_of(view, source) for source, view in enumerate(self.planner.views)]
-        return [head for heads in itertools.zip_longest(*each) for head in heads if head is not None]
+        """From which the schema is learnt."""
 
-    def place(self, block: int) -> tuple[str, int]:
-        """The shard, as it may be shown, and the beginning of a block in it."""
-        manifest = self.manifest
-        return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
+    @abstractmethod
+    def place(self, block: int) -> tuple[str, int | None]:
+        """The shard, as it may be shown, and the beginning of a block in it, None where that says nothing."""
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether the samples that the schema is learnt from are there already."""
+        return True
+
+    def known(self) -> Work | None:
+        """The work as it can be begun with, if nothing needs to be learnt for it."""
+        return self.work if self.work.pipeline.collate is not None else None
+
+    @abstractmethod
+    def learnt(self, work: Work) -> None:
+        """The work has got its schema."""
+
+    @abstractmethod
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        """Blocks were read; what `Work.notes` says of each."""
 
     def named(self, error: DataError, picks: Picks, row: int) -> DataError:
         """The error, with what it does not know of the sample in this row and of where that is."""
         shard, begin = self.place(int(picks.block[row]))
         return DataError(
-            error.reason if error.offset is not None else f"{error.reason}; the offset is that of its block",
+            f"{error.reason}; the offset is that of its block"
+            if error.offset is None and begin is not None
+            else error.reason,
             shard=error.shard or shard,
             offset=begin if error.offset is None else error.offset,
             sample=int(picks.ordinal[row]) if error.sample is None else error.sample,
@@ -158,3 +206,49 @@ class Stream:
         index = np.full(len(piece), -1, np.int64)
         index[piece >= 0] = picks.ordinal[layout.sample[piece[piece >= 0]]]
         return {"__index__": index, "__valid__": layout.valid} if self.flag_valid else {"__index__": index}
+
+
+@dataclass(frozen=True)
+class ManifestStream(Stream):
+    """That of data whose blocks are known before any is read."""
+
+    planner: Planner
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        return self.manifest.fingerprint
+
+    @property
+    def row_bytes(self) -> float:
+        return self.manifest.total_bytes / self.manifest.num_samples
+
+    @property
+    def window_steps(self) -> int:
+        return self.planner.order.window_steps if self.manifest.num_blocks > 1 else 0
+
+    @property
+    def kept_bytes(self) -> int:
+        window = self.planner.order.window_samples / self.planner.world_size
+        return max(_LEAST_KEPT_BYTES, int(1.5 * window * self.manifest.total_bytes / self.planner.num_samples))
+
+    def sizes(self, row_overhead: int, block_overhead: int) -> np.ndarray:
+        return self.manifest.nbytes + row_overhead * self.manifest.samples + block_overhead
+
+    def spans(self, blocks: Iterable[int]) -> Spans:
+        return spans_of(self.manifest, blocks)
+
+    def heads(self) -> list[Head]:
+        """Of each source its first block, of each its second, and so on."""
+        each = [heads_of(view, source) for source, view in enumerate(self.planner.views)]
+        return [head for heads in itertools.zip_longest(*each) for head in heads if head is not None]
+
+    def place(self, block: int) -> tuple[str, int]:
+        manifest = self.manifest
+        return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
+
+    def learnt(self, work: Work) -> None:
+        pass  # whoever begins elsewhere learns the same
+
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        pass

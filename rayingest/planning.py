@@ -1,0 +1,113 @@
+"""From a description to a rank's stream, and to what its loader knows of the plan.
+
+Owns which of the options of a loader change the stream; how it is run is the business of `loading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rayingest.errors import ConfigError
+from rayingest.plan.bookmarks import BookmarkCodec, Bookmarks
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.mixed import MixedPlanner
+from rayingest.plan.planner import Plan
+from rayingest.plan.position import StateCodec
+from rayingest.plan.unbounded import UnboundedPlanner
+from rayingest.ranks import Ranks
+from rayingest.storage.files import Storage
+from rayingest.streams import ManifestStream, Stream
+from rayingest.transforms.decode_path import choose_path
+from rayingest.unbounded.partitions import Partitions
+from rayingest.unbounded.stream import UnboundedStream, UnboundedWork
+
+if TYPE_CHECKING:
+    from rayingest.dataset import Dataset
+    from rayingest.trainer.loader import PlanView
+
+
+class Codec(Protocol):
+    """Turns positions into states and back."""
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]: ...
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True)
+class View:
+    """A rank's plan as its loader sees it; `marks` are those of a plan that is made of them."""
+
+    plan: Plan
+    codec: Codec
+    marks: Bookmarks | None = None
+
+    def steps_in(self, epoch: int) -> int:
+        return self.plan.steps_in(epoch)
+
+    @property
+    def rank(self) -> int:
+        return self.plan.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.plan.world_size
+
+    def reached(self, epoch: int, step: int) -> None:
+        if self.marks is not None:
+            self.marks.reached(step)
+
+    def state(self, epoch: int, step: int) -> dict[str, Any]:
+        return self.codec.state(epoch, step)
+
+    def position(self, state: dict[str, Any]) -> tuple[int, int]:
+        return self.codec.position(state)
+
+
+def unbounded(
+    dataset: Dataset, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
+) -> tuple[Stream, PlanView]:
+    """A rank's stream of a source that is read as it comes. Raises ConfigError."""
+    assert dataset.source is not None
+    assert dataset.batching is not None
+    assert dataset.batching.size is not None
+    batch = dataset.batching.size
+    source = replace(dataset.source, batch=batch)
+    marks = Bookmarks(len(source.names))
+    planner = UnboundedPlanner(marks, batch, ranks.rank, ranks.world_size, uneven)
+    pipeline = replace(dataset.source_work.pipeline, path=choose_path(decode_path))
+    work = UnboundedWork("", Storage(), pipeline, skip=skip, partitions=Partitions(source, ahead=on_ray))
+    names = tuple(map(str, source.names))
+    codec = BookmarkCodec(marks, names, batch, pipeline.seed, pipeline.path, pipeline.code_mark)
+    return UnboundedStream(planner, work, flag_valid=skip), View(planner, codec, marks)
+
+
+def planned(
+    dataset: Dataset, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
+) -> tuple[Stream, PlanView]:
+    """A rank's stream of data whose blocks are known, or found now. Raises ConfigError, and what indexing does."""
+    known = dataset.survey(ranks.rank, on_ray)
+    planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
+    if skip and isinstance(planner, GroupedPlanner):
+        raise ConfigError(
+            "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
+            "it stands in for; leave bad samples out with .filter"
+        )
+    work = dataset.work.made(skip, choose_path(decode_path))
+    flag_valid = skip or planner.order.partial == "pad"
+    codec = StateCodec(
+        planner.fingerprint,
+        planner.order,
+        work.pipeline.path,
+        work.code_mark,
+        view=known.view_mark,
+        calendar=planner.calendar,
+        lengths=known.lengths_mark,
+        grouping=str(planner.order) if isinstance(planner, GroupedPlanner) else "",
+        mixture=str(planner.order) if isinstance(planner, MixedPlanner) else "",
+        weights=known.weights_mark,
+        steps_in=planner.steps_in,
+    )
+    return ManifestStream(planner, work, flag_valid, manifest=known.manifest), View(planner, codec)
