@@ -51,6 +51,7 @@ def _check_source(name: str, source: Dataset) -> None:
         ".batch(...): batch the mixture": source.batching and source.sampling is None,
         "a sampler, and the order is the mixture's": source.sampling,
         ".epoch(...): until says how long the mixture is": source.epoch_length,
+        "no end: mix the partitions of a stream in what gives their records": source.source,
         ".pack(...): packed rows are not mixed": source.packing,
         ".weighted(...): weighted draws are not mixed": source.weighting,
         "a collate_fn: give .batch(collate=...) of the mixture": source.collate,

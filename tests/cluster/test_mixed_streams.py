@@ -207,6 +207,7 @@ def test_sources_are_told_apart_in_states(folder: Path) -> None:
         ({"sources": {"a": lambda f: web(f).batch(3)}}, r"'a' has .batch\(...\): batch the mixture"),
         ({"sources": {"a": lambda f: web(f).epoch(passes=2)}}, r"'a' has .epoch"),
         ({"sources": {"a": lambda f: web(f).pack(4)}}, r"'a' has .pack"),
+        ({"sources": {"a": lambda f: ri.stream(lambda name, offset: iter(()))}}, "'a' has no end"),
         ({"sources": {"a": lambda f: ri.from_torch([1, 2], sampler=[1, 0])}}, "'a' has a sampler"),
         (
             {"sources": {"a": lambda f: ri.mix({"b": web(f)}, {0: {"b": 1}, 3: {"b": 2}})}},
