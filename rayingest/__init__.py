@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
     from rayingest.config import load_config
     from rayingest.dataset import Dataset
-    from rayingest.interop import from_ray, from_torch, from_torch_iterable, stream
+    from rayingest.following import stream
+    from rayingest.interop import from_ray, from_torch, from_torch_iterable
     from rayingest.mixture import Mixture, mix
     from rayingest.sources import (
         read_arrow,
@@ -65,7 +66,7 @@ _HOMES = {
     "read_parquet": "rayingest.sources",
     "read_tfrecord": "rayingest.sources",
     "read_webdataset": "rayingest.sources",
-    "stream": "rayingest.interop",
+    "stream": "rayingest.following",
 }
 
 __all__ = [

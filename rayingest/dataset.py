@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.errors import ConfigError
 from rayingest.exporting import make_ray_dataset
@@ -23,20 +23,25 @@ from rayingest.plan.order import PARTIALS, Order
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
 from rayingest.plan.view import Limit, Skip, Take, split_parts
+from rayingest.planning import planned
+from rayingest.ranks import Ranks
 from rayingest.silence import told
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
+from rayingest.streams import Stream
 from rayingest.surveying import Surveyed, survey
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
-from rayingest.unbounded.merging import Source
 from rayingest.weighting import By, Weighting, one_weight
 from rayingest.work import SourceWork, Work
+
+if TYPE_CHECKING:
+    from rayingest.trainer.loader import PlanView
 
 _SHOWN = 3
 
@@ -56,8 +61,7 @@ class Dataset:
     """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`.
 
     `sampling`: who gives the order instead of `shuffling`. `seed`: of all random numbers, where `shuffling` has none.
-    `collate`: the source's own way to put samples together, where `batching` has none. `source`: one that has no
-    end, and no files.
+    `collate`: the source's own way to put samples together, where `batching` has none.
     """
 
     format_name: str
@@ -80,7 +84,6 @@ class Dataset:
     epoch_length: Mapping[str, int] = field(default_factory=dict)
     packing: Packed | None = None
     weighting: Weighting | None = None
-    source: Source | None = None
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -145,7 +148,6 @@ class Dataset:
         A field's length is what `len` says of it, or the whole number that it is, after the stages so far. It is found
         once for all of the data and kept beside the index, as what `filter` says is.
         """
-        self._refuse_of_stream("length")
         if isinstance(of, str):
             return replace(self, lengths=Measure(f"length({of})", LengthOf(of), self.stages, (of,), gives=int))
         return replace(self, lengths=Measure(f"length({name_of(of)})", of, self.stages, gives=int))
@@ -218,7 +220,6 @@ class Dataset:
             samples: so many, rounded down to whole batches; the next epoch goes on behind them. Needs partial="drop".
             passes: so many times through the data, each in an order and with random numbers of its own.
         """
-        self._refuse_of_stream("epoch")
         length = {"samples": samples, "passes": passes}
         return replace(self, epoch_length={name: value for name, value in length.items() if value is not None})
 
@@ -265,8 +266,6 @@ class Dataset:
             raise ConfigError("batch: the batches are the batch_sampler's; leave one of the two out")
         if bucketed or max_tokens is not None:
             self._permit("batch(bucketed=True)" if bucketed else "batch(max_tokens=...)")
-        if partial != "drop":
-            self._refuse_of_stream(f"batch(partial={partial!r})")
         if collate is not None and self.collate is not None:
             raise ConfigError("batch: collate beside the collate_fn of from_torch; leave one of the two out")
         if pad and (collate is not None or self.collate is not None):
@@ -293,16 +292,19 @@ class Dataset:
     @property
     def source_work(self) -> SourceWork:
         """The same, where it is one source that is read; ConfigError where it is not."""
+        return SourceWork(self.format_name, self._storage, self.pipeline, self.strict, self.options)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is done with each sample, and how they are put together."""
         seed = self.shuffling.seed if self.shuffling else self.seed
         collate = self.batching.collate if self.batching else None
         pad = self.batching.pad if self.batching else {}
         if self.packing is None:
-            pipeline = Pipeline(self.stages, seed, collate or self.collate, padding=pad)
-        else:
-            names = self.packing.fields
-            packed = PackedFields(names, {name: one.value for name, one in pad.items()})
-            pipeline = Pipeline((*self.stages, Select({name: name for name in names})), seed, packed=packed)
-        return SourceWork(self.format_name, self._storage, pipeline, self.strict, self.options)
+            return Pipeline(self.stages, seed, collate or self.collate, padding=pad)
+        names = self.packing.fields
+        packed = PackedFields(names, {name: one.value for name, one in pad.items()})
+        return Pipeline((*self.stages, Select({name: name for name in names})), seed, packed=packed)
 
     def index_cache(self) -> IndexCache:
         """The data's shards as they are now, and where their index is kept; ConfigError as of `source_work`."""
@@ -310,6 +312,12 @@ class Dataset:
         urls = self.urls if isinstance(self.urls, str) else list(self.urls)
         listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
         return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
+
+    def planned(
+        self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
+    ) -> tuple[Stream, PlanView]:
+        """A rank's stream, and its plan as a loader sees it. Raises ConfigError, and what indexing does."""
+        return planned(self, ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
 
     def survey(self, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
         """What is known of the data before it is read, kept or found now. `on_ray`: by the connected cluster."""
@@ -325,17 +333,8 @@ class Dataset:
         """A rank's part of the order for this data. Raises ConfigError."""
         return make_planner(self, known, rank, world_size, uneven)
 
-    def _refuse_of_stream(self, what: str) -> None:
-        """ConfigError where nobody knows which samples there are before they come."""
-        if self.source is not None:
-            raise ConfigError(
-                f"{what}: which records of a stream come, and how many, is not known before; choose, mix and group "
-                f"them in {self.source.what}, which gives them"
-            )
-
     def _permit(self, what: str) -> None:
-        """ConfigError where the order is not ours: a sampler says which samples come, and when, or a stream does."""
-        self._refuse_of_stream(what)
+        """ConfigError where a sampler, and not this, says which samples come, and when."""
         if self.sampling is not None:
             raise ConfigError(f"{what}: the order is the sampler's; leave one of the two out")
 

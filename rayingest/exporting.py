@@ -47,8 +47,6 @@ def make_ray_dataset(dataset: Dataset, /, *, epoch: Count = 0) -> ray.data.Datas
     """
     if dataset.sampling is not None:
         raise ConfigError("to_ray: which samples there are is the sampler's business; leave it out of from_torch")
-    if dataset.source is not None:
-        raise ConfigError("to_ray: a stream has no end; write what a loader gives")
     unlearnt = dataset.source_work
 
     import ray.data

@@ -26,8 +26,6 @@ from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Map, MapBatches, Stage
 from rayingest.transforms.torch_items import Collate, Fetch, FetchTogether, Unpack
 from rayingest.transforms.torch_iterables import Copies, Iterables, Restore
-from rayingest.unbounded.merging import Source
-from rayingest.unbounded.partitions import Unpickle
 
 
 def _map_style(value: Any) -> Any:
@@ -71,22 +69,6 @@ def _lengths(value: Any) -> tuple[int, ...]:
     return lengths
 
 
-def _partition_names(value: Any) -> int | tuple[str, ...]:
-    if isinstance(value, (str, bool)):
-        raise TypeError
-    if not isinstance(value, Iterable):
-        count = operator.index(value)
-        if count < 1:
-            raise ValueError
-        return count
-    names = tuple(value)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError
-    if not names or len(set(names)) < len(names):
-        raise ValueError
-    return names
-
-
 def _word(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -100,10 +82,6 @@ BatchSampler = Annotated[Iterable[Any], kind("a batch sampler, or another iterab
 RayDataset = Annotated[Any, kind("a Ray Dataset", _ray_dataset)]
 Factory = Annotated[Any, kind("a function of a shard's number that gives an iterable, or an IterableDataset", _factory)]
 Lengths = Annotated[Sequence[int], kind("a list of how many samples each shard has", _lengths)]
-PartitionNames = Annotated[
-    int | Sequence[str],
-    kind("how many partitions there are, 1 or more, or a list of different names", _partition_names),
-]
 Version = Annotated[str, kind("a word", _word)]
 
 
@@ -239,33 +217,6 @@ def from_ray(
     place, options = here(path).rstrip("/"), dict(storage_options or {})
     files = materialized(rows, place, Storage(options), block_bytes)
     return read_parquet(files, index=index, storage_options=options)
-
-
-@checked()
-def stream(open_at: Function, *, partitions: PartitionNames = 1, seed: Seed = 0) -> Dataset:
-    """Records without an end: of a log, a message queue, or whatever can be read on from a place in it.
-
-    `open_at(partition, offset)` gives an iterator of pairs (sample, offset): a dict of fields, and where to go on
-    behind it, whatever JSON can say. It is opened at None first, which must be the same place for all ranks, and later
-    at an offset that it gave, from where it must give the same records again. It may wait for the next one as long as
-    it takes, or give None where there is none yet; where it ends, the partition has no more for now.
-
-    The order is one record of each partition in turn, those left out that have ended, and nothing else: it does not
-    depend on time, on workers or on ranks. So a partition that is silent holds the others up. A batch comes as soon as
-    its records are there. Where all partitions have ended the pass ends, and what is left of a batch comes with the
-    next one, if there is more by then.
-
-    A state holds each partition's offset behind the batch in hand, and what fields there are. Each rank reads all
-    partitions and keeps its rows of every batch, so a run may go on with other ranks. There is no order to shuffle, and
-    no epoch but one: every `for` goes on where the last one ended, and `len` of a loader is a TypeError.
-
-    Args:
-        partitions: their names, or how many there are, which are then called 0, 1 and so on.
-        seed: of the random numbers of what follows, keyed by a record's place in the stream.
-    """
-    names = range(partitions) if isinstance(partitions, int) else partitions
-    source = Source(open_at, tuple(names))
-    return Dataset("stream", source.what, stages=(Map(Unpickle(source)),), seed=seed, source=source)
 
 
 def _sampling(sampler: Any, in_batches: bool, dataset: Any, seed: int) -> Sampling:

@@ -14,7 +14,6 @@ from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.metrics import Watch
 from rayingest.plan.protocols import BatchSource
-from rayingest.planning import planned, unbounded
 from rayingest.quarantine import Quarantine
 from rayingest.ranks import Ranks, find_ranks
 from rayingest.silence import told
@@ -107,8 +106,6 @@ def make_loader(
 
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
-    if dataset.source is not None and epochs is not None:
-        raise ConfigError(f"epochs={epochs}: a stream is one epoch, which ends when its partitions do; leave it out")
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
     if dataset.sampling is None and dataset.batching.size is not None:
@@ -120,8 +117,9 @@ def make_loader(
         with told("connecting to Ray, or starting it"):
             connect(start_timeout)
     skip = on_error == "skip"
-    make = planned if dataset.source is None else unbounded
-    stream, view = make(dataset, ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
+    stream, view = dataset.planned(ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
+    if epochs is not None and isinstance(stream, UnboundedStream):
+        raise ConfigError(f"epochs={epochs}: a stream is one epoch, which ends when its partitions do; leave it out")
     kept = _quarantine(stream, quarantine, max_errors) if skip else None
     slots = SlotPool(resolve_pin(pin_memory, resolve_device(device)))
     source: BatchSource

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
+from rayingest.following import RecordStream
 from rayingest.kinds import Flag, Length, Positive, Seed
 from rayingest.mixed_ordering import SurveyedMixture, make_mixed_planner, word_of
 from rayingest.mixed_work import MixedWork
@@ -51,7 +52,7 @@ def _check_source(name: str, source: Dataset) -> None:
         ".batch(...): batch the mixture": source.batching and source.sampling is None,
         "a sampler, and the order is the mixture's": source.sampling,
         ".epoch(...): until says how long the mixture is": source.epoch_length,
-        "no end: mix the partitions of a stream in what gives their records": source.source,
+        "no end: mix the partitions of a stream in what gives their records": isinstance(source, RecordStream),
         ".pack(...): packed rows are not mixed": source.packing,
         ".weighted(...): weighted draws are not mixed": source.weighting,
         "a collate_fn: give .batch(collate=...) of the mixture": source.collate,

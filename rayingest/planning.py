@@ -6,22 +6,18 @@ Owns which of the options of a loader change the stream; how it is run is the bu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rayingest.errors import ConfigError
-from rayingest.plan.bookmarks import BookmarkCodec, Bookmarks
+from rayingest.plan.bookmarks import Bookmarks
 from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.mixed import MixedPlanner
 from rayingest.plan.planner import Plan
 from rayingest.plan.position import StateCodec
-from rayingest.plan.unbounded import UnboundedPlanner
 from rayingest.ranks import Ranks
-from rayingest.storage.files import Storage
 from rayingest.streams import ManifestStream, Stream
 from rayingest.transforms.decode_path import choose_path
-from rayingest.unbounded.partitions import Partitions
-from rayingest.unbounded.stream import UnboundedStream, UnboundedWork
 
 if TYPE_CHECKING:
     from rayingest.dataset import Dataset
@@ -64,24 +60,6 @@ class View:
 
     def position(self, state: dict[str, Any]) -> tuple[int, int]:
         return self.codec.position(state)
-
-
-def unbounded(
-    dataset: Dataset, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
-) -> tuple[Stream, PlanView]:
-    """A rank's stream of a source that is read as it comes. Raises ConfigError."""
-    assert dataset.source is not None
-    assert dataset.batching is not None
-    assert dataset.batching.size is not None
-    batch = dataset.batching.size
-    source = replace(dataset.source, batch=batch)
-    marks = Bookmarks(len(source.names))
-    planner = UnboundedPlanner(marks, batch, ranks.rank, ranks.world_size, uneven)
-    pipeline = replace(dataset.source_work.pipeline, path=choose_path(decode_path))
-    work = UnboundedWork("", Storage(), pipeline, skip=skip, partitions=Partitions(source, ahead=on_ray))
-    names = tuple(map(str, source.names))
-    codec = BookmarkCodec(marks, names, batch, pipeline.seed, pipeline.path, pipeline.code_mark)
-    return UnboundedStream(planner, work, flag_valid=skip), View(planner, codec, marks)
 
 
 def planned(

@@ -40,6 +40,7 @@ FLOOR = {
     "weighting": 4,
     "mixed_ordering": 4,
     "planning": 4,
+    "following": 4,
     "sources": 4,
     "interop": 4,
     "loading": 4,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rayingest.plan.batching import bounds, check_ranks
-from rayingest.plan.bookmarks import Bookmarks, step_of
+from rayingest.plan.bookmarks import Bookmarks
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Picks
 from rayingest.plan.protocols import ENDLESS
@@ -47,6 +47,4 @@ class UnboundedPlanner:
         return [self.picks(epoch, step)]
 
     def stand_in(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
-        step, row_in_batch = divmod(place, self.order.batch)
-        block = self.marks.block(step)
-        return block, row_in_batch - self.share[0], place, step_of(block) + 1
+        return int(picks.block[row]), place - int(picks.window_begin[row]), place, int(picks.until[row])

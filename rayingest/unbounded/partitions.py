@@ -40,7 +40,8 @@ class Partitions:
     def read(self, spans: Spans) -> list[pa.Table]:
         """One table for each step, or for the first of them where there are no more yet.
 
-        A span is (name, step, bookmark before it, [(first, end, count)]): rows of this step and of those behind it.
+        A span has the step for size, the bookmark before it for mark, and for blocks (first, end, count): rows of this
+        step and of those behind it.
         Raises what is wrong with the first that cannot be had, or EndOfStreamError.
         """
         tables: list[pa.Table] = []

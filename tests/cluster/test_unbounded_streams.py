@@ -32,8 +32,8 @@ def test_it_is_what_one_process_gives(pool_of_3: ri.Pool) -> None:
 
 def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool, wait_until: Any) -> None:
     """A reader, a decoder, and a reader once more, while records come."""
-    data = counts([90, 90, 90], 6)
-    dies = {4: "reader", 11: "decoder", 20: "reader"}
+    data = counts([300, 300, 300], 6)
+    dies = {4: "reader", 30: "decoder", 60: "reader"}
     seen = []
     with data.loader(pool=pool_of_3, prefetch=1, max_bytes=40_000) as loader:
         for batch in loader:
@@ -42,8 +42,6 @@ def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool, wait_
                 there: list[Any] = []
                 wait_until(lambda role=dies[loader.step], there=there: there.extend(_actors(pool_of_3, role)) or there)
                 cluster.kill(there[0])
-                lost = 1 + list(dies).index(loader.step)
-                wait_until(lambda lost=lost: loader.stats()["workers_lost"] == lost)
         stats = loader.stats()
     assert seen == follow(data)[0]
     assert stats["workers_lost"] == 3
