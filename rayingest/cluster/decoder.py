@@ -15,6 +15,7 @@ import pyarrow as pa
 import ray
 
 from rayingest.cluster.site import Site, here
+from rayingest.cluster.usage import Usage, own_usage
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
@@ -58,6 +59,11 @@ class Decoder:
     def site(self) -> Site:
         """Where this runs; an answer also tells that it runs."""
         return here()
+
+    @ray.method(concurrency_group=CONTROL)
+    def usage(self) -> Usage:
+        """What this process takes."""
+        return own_usage()
 
     def learn(self, work: Work, heads: list[Head]) -> Work:
         """The same work with the schema of its samples."""

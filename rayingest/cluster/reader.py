@@ -14,6 +14,7 @@ import pyarrow as pa
 import ray
 
 from rayingest.cluster.site import Site, here
+from rayingest.cluster.usage import Usage, own_usage
 from rayingest.errors import IngestError
 from rayingest.storage.tally import Tally
 from rayingest.work import Spans, Work
@@ -53,6 +54,10 @@ class Reader:
     def site(self) -> Site:
         """Where this runs; an answer also tells that it runs."""
         return here()
+
+    def usage(self) -> Usage:
+        """What this process takes."""
+        return own_usage()
 
     def register(self, key: str, work: Work) -> None:
         """From now on, `key` means this stream."""

@@ -46,6 +46,11 @@ class Files(Format):
         suffixes = tuple(suffix.lower() for suffix in options.get(SUFFIXES, self.suffixes))
         return bundle(find_shards(urls, suffixes, storage), block_bytes)
 
+    def files(self, url: str, size: int) -> list[tuple[str, int]]:
+        """Those of the bundle."""
+        root, files = unbundle(url)
+        return [(root + file.path, file.size) for file in files]
+
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         _, files = unbundle(shard.url)
         return single_block(shard.size, len(files), shard.size)

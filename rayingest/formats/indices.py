@@ -30,6 +30,10 @@ class _Indices(Format):
         """One, by the name that stands for it."""
         return Listing("", (str(urls),), (int(options["samples"]),), ("",))
 
+    def files(self, url: str, size: int) -> list[tuple[str, int]]:
+        """None."""
+        return []
+
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         samples = np.array([shard.size] if shard.size else [], np.int64)
         return ShardBlocks(samples * 0, samples, samples, samples * 0 + 1)

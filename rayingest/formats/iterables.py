@@ -52,6 +52,10 @@ class _Iterables(Format):
         sizes = tuple(options.get(LENGTHS) or [0] * count)
         return Listing(f"{urls}/", tuple(map(str, range(count))), sizes, (options.get(VERSION, ""),) * count)
 
+    def files(self, url: str, size: int) -> list[tuple[str, int]]:
+        """None."""
+        return []
+
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         source, number = _source(shard.options), _number(shard)
         if LENGTHS not in shard.options:

@@ -59,6 +59,10 @@ class Lance(Format):
                 raise ConfigError(f"{VERSION}={wanted}: {redact(folder)} has no such version; there are {listed}")
         return Listing.of([found[wanted or max(found)] for found in versions.values()])
 
+    def files(self, url: str, size: int) -> list[tuple[str, int]]:
+        """None: a version is of many files, which data sets of other versions share."""
+        return []
+
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         """Rows are taken to be of one size."""
         with _opened(shard) as data:

@@ -82,6 +82,10 @@ class Format(ABC):
         """The shards that a user means by `urls`, in their order. ConfigError where there are none."""
         return list_shards(urls, suffixes=self.suffixes, storage=storage)
 
+    def files(self, url: str, size: int) -> list[tuple[str, int]]:
+        """The files that a shard is made of, and their bytes; none where it is not whole without others."""
+        return [(url, size)]
+
     @abstractmethod
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         """The blocks of a shard, in file order. DataError when it is damaged or of another size."""

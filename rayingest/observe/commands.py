@@ -32,7 +32,9 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
         config: _ConfigPath,
         seconds: Annotated[float, typer.Option(min=0.5, help="How long each point is measured.")] = 5.0,
         step_ms: Annotated[float, typer.Option(min=0.0, help="What a step of the model would take.")] = 0.0,
-        workers: Annotated[str, typer.Option(help="Numbers of workers, as in 1,2,4; default: up to the CPUs.")] = "",
+        workers: Annotated[
+            str, typer.Option(help="Numbers of workers, as in 1,2,4; default: up to the cluster's CPUs.")
+        ] = "",
         prefetch: Annotated[str, typer.Option(help="As in 1,2,4.")] = "2",
         batch: Annotated[str, typer.Option(help="Sizes of a step; default: the configuration's.")] = "",
         pin: Annotated[str, typer.Option(help="default, on, off, or several of them.")] = "default",
@@ -43,7 +45,7 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
         """Measure a configuration's pipeline without a model: which settings suffice, and what the data costs."""
         with errors_told(debug):
             axes = {
-                "workers": _numbers("workers", workers or ",".join(map(str, _up_to_cpus()))),
+                "workers": _numbers("workers", workers) if workers else [],
                 "prefetch": _numbers("prefetch", prefetch),
                 "batch": _numbers("batch", batch) if batch else [None],
                 "pin": [_pin(word) for word in pin.split(",")],
@@ -90,41 +92,64 @@ def _probe(
 ) -> None:
     from rayingest.cluster.session import connect
     from rayingest.observe import probe
-    from rayingest.observe.report import page, recommendation
+    from rayingest.observe.differential import RUNS, differential
+    from rayingest.observe.report import costs, page, recommendation
     from rayingest.observe.trace import Trace
 
+    _check_writable("report", report)
+    if trace is not None:
+        _check_writable("trace", trace)
     loaded = load_config(config)
     dataset, options = loaded.dataset(), loaded.loader_options()
     options = {name: options[name] for name in options if name not in {"workers", "prefetch", "pin_memory", "epochs"}}
     options |= {"rank": 0, "world_size": 1}
     timeout = options.get("start_timeout", 60.0)
     connect(timeout)
+    cpus = probe.cluster_cpus()
+    axes["workers"] = axes["workers"] or _up_to(cpus)
     points = [
         probe.Point(*each) for each in itertools.product(*(axes[n] for n in ("workers", "prefetch", "pin", "batch")))
     ]
     step = step_ms / 1e3
-    measured = []
-    with tqdm(total=len(points) + 3, desc="probing", unit="point") as bar:
+    results: list[probe.Result] = []
+    runs: list[probe.Result] = []
+    with tqdm(total=len(points) + len(RUNS), desc="probing", unit="point") as bar:
+
+        def keep(kept: list[probe.Result], one: probe.Result, what: str) -> None:
+            """With what there was before, in the report too, whatever comes."""
+            kept.append(one)
+            if isinstance(one, probe.NotMeasured):
+                bar.write(f"{what} not measured: {one.why}", file=sys.stderr)
+            else:
+                bar.set_postfix_str(f"{what}: {one.samples_per_second:,.0f} samples/s")
+            bar.update()
+            if probe.measured_of(results):
+                report.write_text(page(f"Probe of {config}", results, runs, step_ms, cpus))
+
         for one in probe.sweep(dataset, points, seconds, step, options, timeout):
-            measured.append(one)
-            bar.set_postfix_str(f"{one.point.workers} worker(s): {one.samples_per_second:,.0f} samples/s")
-            bar.update()
-        best = probe.knee(measured).point
+            keep(results, one, str(one.point))
+        if not probe.measured_of(results):
+            raise ConfigError(f"none of {len(points)} point(s) could be measured, as told above")
+        best = probe.knee(results).point
         spans = None if trace is None else Trace(0)
-        runs = []
-        for run in probe.differential(dataset, best, seconds, step, options, timeout, spans):
-            runs.append(run)
-            bar.update()
-    if spans is not None and trace is not None:
-        spans.write(trace)
-    parts = probe.split(*runs)
-    report.write_text(page(f"Probe of {config}", measured, runs, step_ms))
-    typer.echo(
-        f"a batch: storage {1e3 * parts.storage:.1f} ms, decoding {1e3 * parts.decode:.1f} ms, "
-        f"the rest {1e3 * parts.rest:.1f} ms"
-    )
-    typer.echo(recommendation(measured), nl=False)
+        for name, run in zip(RUNS, differential(dataset, best, seconds, step, options, timeout, spans), strict=True):
+            keep(runs, run, f"the {name} run")
+            if spans is not None and trace is not None and name == "cold":
+                spans.write(trace)
+    typer.echo(f"a batch: {costs(runs)}")
+    typer.echo(recommendation(results, step_ms, cpus), nl=False)
     typer.echo(f"# the whole report: {report}")
+
+
+def _check_writable(name: str, path: Path) -> None:
+    """ConfigError at once for a file that could not be written at the end."""
+    was_there = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--{name} {path}: {error.strerror}; name a file that can be written") from error
+    if not was_there:
+        path.unlink()
 
 
 def _numbers(name: str, text: str) -> list[int]:
@@ -144,6 +169,5 @@ def _pin(word: str) -> bool | None:
     return words[word]
 
 
-def _up_to_cpus() -> list[int]:
-    cpus = os.cpu_count() or 1
-    return [*(n for n in (1, 2, 4, 8, 16, 32, 64) if n < cpus), cpus]
+def _up_to(cpus: int) -> list[int]:
+    return [*(n for n in (1, 2, 4, 8, 16, 32, 64) if n < cpus), max(1, cpus)]

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 import rayingest as ri
 from rayingest.cli import app
 from rayingest.observe.diagnose import Diagnosis
-from rayingest.observe.probe import Measured, Point, differential, knee, split
-from rayingest.observe.report import page, recommendation
+from rayingest.observe.differential import differential, split
+from rayingest.observe.probe import Measured, NotMeasured, Point, knee
+from rayingest.observe.report import costs, page, recommendation, verdict
 from tests.cluster.test_bottlenecks import number, slow
 from tests.streams import write_shards
 from tests.web import WebServer, web
@@ -23,8 +24,8 @@ from tests.web import WebServer, web
 __all__ = ["web"]
 
 
-def measured(rate: float, data: float = 0.01, **point: Any) -> Measured:
-    found = Diagnosis("decode", 0.5, "the loop waits <50%>")
+def measured(rate: float, data: float = 0.01, share: float = 0.5, **point: Any) -> Measured:
+    found = Diagnosis("decode", share, "the loop waits <50%>", settings={"workers": 8})
     return Measured(Point(**{"workers": 1, **point}), rate, data, 0.001, 0.02, 1.5, 1 << 20, 1 << 20, found)
 
 
@@ -41,22 +42,41 @@ def test_the_knee_is_the_least_that_is_nearly_the_best() -> None:
 
 def test_the_split_is_what_runs_do_without() -> None:
     """Never less than nothing, whatever the noise."""
-    parts = split(measured(1, 0.10), measured(1, 0.07), measured(1, 0.01))
-    assert (parts.storage, parts.decode, parts.rest) == pytest.approx((0.03, 0.06, 0.03))
-    assert split(measured(1, 0.01), measured(1, 0.02), measured(1, 0.03)).storage == 0
+    parts = split([measured(1, 0.10), measured(1, 0.07), measured(1, 0.01)])
+    assert parts == pytest.approx({"storage": 0.03, "decoding": 0.06, "the rest": 0.03})
+    assert split([measured(1, 0.01), measured(1, 0.02), measured(1, 0.03)])["storage"] == 0
+
+
+def test_without_a_run_its_cost_is_told_with_another() -> None:
+    """What can be told is; and nothing where there is nothing."""
+    cold, lacks, made = measured(1, 0.10), NotMeasured(Point(1), "too large"), measured(1, 0.01)
+    assert costs([cold, lacks, made]) == "storage and decoding 90.0 ms, the rest 30.0 ms"
+    assert costs([cold, cold, lacks]) == "storage 0.0 ms, decoding and the rest 120.0 ms"
+    assert costs([lacks]) == "not measured"
+
+
+def test_the_verdict_is_plain() -> None:
+    """Whether the knee suffices, and what would if it does not."""
+    assert verdict([measured(9, share=0.01)], 5, 4).startswith("suffices: ")
+    assert "without steps (--step-ms)" in verdict([measured(9, share=0.99)], 0, 4)
+    assert verdict([measured(9)], 5, 8).endswith("about 8 workers would: measure with --workers 8")
+    assert verdict([measured(9)], 5, 4).endswith("it takes about 8 workers, and the cluster has 4 CPUs")
+    assert "2 workers gave no more" in verdict([measured(9), measured(9, workers=2)], 5, 8)
 
 
 def test_the_report_is_one_page_that_needs_nothing_else() -> None:
     """Well formed, escaped, with pictures inside; and its YAML is a configuration's."""
     points = [measured(100 * workers, workers=workers, prefetch=p, batch=64) for workers in (1, 2) for p in (1, 2)]
-    text = page("a & b", points, points[:3], 10.0)
+    lacks = NotMeasured(Point(9), "<9> are too many")
+    text = page("a & b", [*points, lacks], [points[0], lacks, points[1]], 10.0, 4)
     body = text[text.index("<body>") : text.index("</html>")]
     root = ET.fromstring(body)
     assert len(root.findall(".//svg")) == 2
     assert len(root.findall(".//polyline")) == 2
-    assert len(root.findall(".//tr")) == 4 + 5
+    assert len(root.findall(".//tr")) == 4 + 6
+    assert [cell.text for cell in root.findall(".//td[@colspan]")] == ["not measured: <9> are too many"] * 2
     assert "http" not in text
-    told = yaml.safe_load(recommendation(points))
+    told = yaml.safe_load(recommendation(points, 10.0, 4))
     assert told == {"batch": {"size": 64}, "loader": {"workers": 2, "prefetch": 1}}
 
 
@@ -73,27 +93,30 @@ def test_differential_runs_tell_storage_from_decoding(short: str, cluster: Any, 
     with data.loader(workers=0):
         web.delay = 0.3 if short == "storage" else 0.0
     options = {"rank": 0, "world_size": 1, "max_bytes": 60_000}  # which cannot keep what was read, nor read far ahead
-    parts = split(*differential(data, Point(1), 1.0, 0.005, options, 60.0))
-    assert parts.storage + parts.decode > parts.rest, parts
-    assert (parts.storage > 3 * parts.decode) == (short == "storage"), parts
-    assert (parts.decode > 3 * parts.storage) == (short == "decode"), parts
+    parts = split(list(differential(data, Point(1), 1.0, 0.005, options, 60.0)))
+    assert parts["storage"] + parts["decoding"] > parts["the rest"], parts
+    assert (parts["storage"] > 3 * parts["decoding"]) == (short == "storage"), parts
+    assert (parts["decoding"] > 3 * parts["storage"]) == (short == "decode"), parts
 
 
 def test_a_configuration_is_probed(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its runs, half a second each: a report, and a recommendation that loads."""
+    """All its runs, half a second each: a report, and a recommendation that loads; what cannot be is told."""
     monkeypatch.chdir(tmp_path)
     write_shards(tmp_path / "data", [30, 30])
     (tmp_path / "c.yaml").write_text(
         "read: {format: webdataset, urls: data/*.tar, index: index.arrow}\nselect: {image: png}\n"
         "decode: {image: {RandomResizedCrop: 8}}\nshuffle: {seed: 3}\nbatch: {size: 8}\n"
     )
-    command = ["probe", "c.yaml", "--seconds", "0.5", "--workers", "1", "--step-ms", "5"]
+    command = ["probe", "c.yaml", "--seconds", "0.5", "--workers", "1,99", "--batch", "8,99", "--step-ms", "5"]
     done = CliRunner().invoke(app, [*command, "--trace", "trace.json"])
     assert done.exit_code == 0, done.output
     told = done.stdout.splitlines()
     assert told[0].startswith("a batch: storage ")
     assert yaml.safe_load("\n".join(told[1:]))["loader"]["workers"] == 1
-    assert "samples/s" in (tmp_path / "probe.html").read_text()
+    report = (tmp_path / "probe.html").read_text()
+    for why in ("99 decoders take 99 CPUs; the cluster has 12 CPUs", "less than one global batch"):
+        assert why in report
+        assert why in done.stderr
     spans = [one for one in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if one["ph"] == "X"]
     assert {span["name"] for span in spans} == {"read", "decode", "transfer", "assemble", "wait", "step"}
     assert all(span["args"].keys() == {"rank", "epoch", "step"} for span in spans)
@@ -103,3 +126,9 @@ def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:
     """With what would work."""
     done = CliRunner().invoke(app, ["probe", "c.yaml", "--workers", "1,x"])
     assert (done.exit_code, "--workers 1,x: whole numbers" in done.stderr) == (1, True)
+
+
+def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    """Before anything is measured."""
+    done = CliRunner().invoke(app, ["probe", "c.yaml", "--trace", str(tmp_path / "none" / "t.json")])
+    assert (done.exit_code, "No such file or directory; name a file" in done.stderr) == (1, True)
