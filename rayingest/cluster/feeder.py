@@ -148,6 +148,7 @@ class Feeder:
             "max_bytes": self._limits.max_bytes,
             "batches_ready": self._outbox.qsize(),
             "readers": sum(member.role == "reader" for member in self._pool.members),
+            "cluster_cpus": self._pool.cpus,
             "decoders_wanted": self._pool.workers,
             "decoders": sum(member.role == "decoder" for member in self._pool.members),
         }

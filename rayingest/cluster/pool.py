@@ -23,6 +23,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rayingest.cluster.cpus import count_cpus, no_decoder, total_cpus
 from rayingest.cluster.decoder import CONTROL, Decoder
 from rayingest.cluster.reader import THREADS, Reader
 from rayingest.cluster.site import Site
@@ -96,6 +97,7 @@ class Pool:
         start_timeout: Seconds = 60.0,
     ) -> None:
         self.workers, self.start_timeout = workers, start_timeout
+        self.cpus = 0  # of the cluster, when a decoder was last asked for, or came
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
         self._pending: dict[str, Member] = {}
@@ -128,15 +130,15 @@ class Pool:
             job = ray.get_runtime_context().get_job_id()
             self._prefix = f"rayingest:{job}:rank{rank}:pool{next(_pools)}-{uuid.uuid4().hex[:4]}"
             self._opened = time.monotonic()
-            cpus = int(ray.cluster_resources().get("CPU", 0))
-            self._one_by_one = cpus < self.workers * world_size
+            self.cpus = total_cpus()
+            self._one_by_one = self.cpus < self.workers * world_size
             if self._one_by_one:
                 _log.warning(
                     "%d rank(s) ask for %d decoders of 1 CPU each, the cluster has %d CPUs: "
                     "going on with as many as there are, and taking more as they come",
                     world_size,
                     self.workers,
-                    cpus,
+                    self.cpus,
                 )
             nodes = _nodes_alive()
             if len(nodes) == 1:  # the reader's place is known before any decoder runs: they start side by side
@@ -187,10 +189,7 @@ class Pool:
             if running == self.workers or waited < self.start_timeout or self._told:
                 return
             if not running and not self._deaths:
-                raise WorkerError(
-                    f"no CPU for a decoder in {waited:.0f} s: {self.workers} asked for, {cpus()}; "
-                    "free some, add nodes, or take workers=0 to decode in the training process"
-                )
+                raise WorkerError(no_decoder(self.workers, waited, *count_cpus()))
             self._told = True
             _log.warning("going on with %d of %d decoders; the others come as CPUs do", running, self.workers)
 
@@ -253,6 +252,7 @@ class Pool:
         """Ask for the decoders that are lacking, and for a reader on every node with decoders."""
         if not ray.is_initialized():  # it is being shut down; asking would start it anew
             return
+        self.cpus = total_cpus()
         everyone = [*self._members.values(), *self._pending.values()]
         lacking = self.workers - sum(member.role == "decoder" for member in everyone)
         if self._one_by_one:
@@ -301,12 +301,6 @@ class Pool:
             for subscriber in list(self._subscribers):
                 subscriber.joined(member)
             self._ask()
-
-
-def cpus() -> str:
-    """In words, how many the cluster has, and how many are free."""
-    total, free = (found.get("CPU", 0) for found in (ray.cluster_resources(), ray.available_resources()))
-    return f"the cluster has {total:g} CPUs, {free:g} of them free"
 
 
 def _nodes_alive() -> set[str]:

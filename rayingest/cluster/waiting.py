@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from rayingest.cluster.pool import Pool, cpus
+from rayingest.cluster.cpus import cpus
+from rayingest.cluster.pool import Pool
 from rayingest.plan import events as ev
 from rayingest.plan.metrics import STALLS
 from rayingest.streams import Stream

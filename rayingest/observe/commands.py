@@ -90,6 +90,7 @@ def _top(address: str, every: float, times: int) -> None:
 def _probe(
     config: Path, seconds: float, step_ms: float, axes: dict[str, list[Any]], report: Path, trace: Path | None
 ) -> None:
+    from rayingest.cluster.cpus import total_cpus
     from rayingest.cluster.session import connect
     from rayingest.observe import probe
     from rayingest.observe.differential import RUNS, differential
@@ -105,8 +106,7 @@ def _probe(
     options |= {"rank": 0, "world_size": 1}
     timeout = options.get("start_timeout", 60.0)
     connect(timeout)
-    cpus = probe.cluster_cpus()
-    axes["workers"] = axes["workers"] or _up_to(cpus)
+    axes["workers"] = axes["workers"] or _up_to(total_cpus())
     points = [
         probe.Point(*each) for each in itertools.product(*(axes[n] for n in ("workers", "prefetch", "pin", "batch")))
     ]
@@ -124,7 +124,7 @@ def _probe(
                 bar.set_postfix_str(f"{what}: {one.samples_per_second:,.0f} samples/s")
             bar.update()
             if probe.measured_of(results):
-                report.write_text(page(f"Probe of {config}", results, runs, step_ms, cpus))
+                report.write_text(page(f"Probe of {config}", results, runs, step_ms))
 
         for one in probe.sweep(dataset, points, seconds, step, options, timeout):
             keep(results, one, str(one.point))
@@ -137,7 +137,7 @@ def _probe(
             if spans is not None and trace is not None and name == "cold":
                 spans.write(trace)
     typer.echo(f"a batch: {costs(runs)}")
-    typer.echo(recommendation(results, step_ms, cpus), nl=False)
+    typer.echo(recommendation(results, step_ms), nl=False)
     typer.echo(f"# the whole report: {report}")
 
 

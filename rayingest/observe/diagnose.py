@@ -122,7 +122,13 @@ def _decode(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
     work, step = seen["decode_seconds"], seen["step_seconds"]
     needed = math.ceil(_SPARE * work / step) if step > 0 else _MOST * have
     workers = min(max(needed, have + 1), _MOST * have)
-    return "decode", f"workers={workers} instead of {int(seen['decoders'])}", {"workers": workers}
+    instead, there = f"instead of {int(seen['decoders'])}", int(seen["cluster_cpus"])
+    if not 0 < there < workers:
+        return "decode", f"workers={workers} {instead}", {"workers": workers}
+    short = f"it takes about {workers}, and the cluster has {there} CPUs: add nodes, or do less for each sample"
+    if have >= there:
+        return "decode", short, {}
+    return "decode", f"workers={there} {instead}, which may not do; {short}", {"workers": there}
 
 
 def _transfer(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ray
-
-from rayingest.cluster.pool import Pool, cpus
+from rayingest.cluster.cpus import cpus, total_cpus
+from rayingest.cluster.pool import Pool
 from rayingest.dataset import Dataset
 from rayingest.errors import IngestError
 from rayingest.observe.diagnose import Diagnosis, diagnose
@@ -86,7 +85,7 @@ def sweep(
 
 def wait_for_decoders(pool: Pool, timeout: float) -> str:
     """Once all of its decoders run ""; else, after so many seconds or where there are too few CPUs, what is lacking."""
-    if pool.workers > cluster_cpus():
+    if pool.workers > total_cpus():
         return f"{pool.workers} decoders take {pool.workers} CPUs; {cpus()}"
     pool.open(0, 1)
     deadline = time.monotonic() + timeout
@@ -95,11 +94,6 @@ def wait_for_decoders(pool: Pool, timeout: float) -> str:
             return f"{running} of {pool.workers} decoders came within {timeout:g} s; {cpus()}"
         time.sleep(_LOOK_SECONDS)
     return ""
-
-
-def cluster_cpus() -> int:
-    """How many the cluster has, free or not."""
-    return int(ray.cluster_resources().get("CPU", 0))
 
 
 def measure(

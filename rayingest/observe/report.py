@@ -26,8 +26,8 @@ _RUNS = dict(
 )
 
 
-def verdict(results: Sequence[Result], step_ms: float, cpus: int) -> str:
-    """In words, whether the knee suffices on a cluster of so many CPUs, and if not, what would."""
+def verdict(results: Sequence[Result], step_ms: float) -> str:
+    """In words, whether the knee suffices, and if not, what would."""
     best = knee(results)
     found, workers = best.diagnosis, best.point.workers
     if not step_ms:
@@ -35,18 +35,14 @@ def verdict(results: Sequence[Result], step_ms: float, cpus: int) -> str:
     if found.share < WAIT_SHARE:
         return f"suffices: {found.evidence}"
     falls_short = f"no measured point suffices; here {found.evidence}"
-    wanted = found.settings.get("workers")
-    if wanted is None:
-        return f"{falls_short}; {found.advice}"
     most = max(one.point.workers for one in measured_of(results))
-    if most > workers:
+    if found.bottleneck == "decode" and most > workers:
         return f"{falls_short}, and {most} workers gave no more: it takes faster CPUs, or less work for each sample"
-    if wanted > cpus:
-        return f"{falls_short}; it takes about {wanted} workers, and the cluster has {cpus} CPUs"
-    return f"{falls_short}; about {wanted} workers would: measure with --workers {wanted}"
+    wanted = found.settings.get("workers")
+    return f"{falls_short}; {found.advice}" + (f" (measure with --workers {wanted})" if wanted else "")
 
 
-def recommendation(results: Sequence[Result], step_ms: float, cpus: int) -> str:
+def recommendation(results: Sequence[Result], step_ms: float) -> str:
     """The section `loader` of a configuration, as YAML: the least setting that gives nearly the best rate."""
     best = knee(results)
     options: dict[str, Any] = {"workers": best.point.workers, "prefetch": best.point.prefetch}
@@ -55,7 +51,7 @@ def recommendation(results: Sequence[Result], step_ms: float, cpus: int) -> str:
     section: dict[str, Any] = {"loader": options}
     if best.point.batch is not None:
         section = {"batch": {"size": best.point.batch}, **section}
-    why = f"# {best.samples_per_second:,.0f} samples/s; {verdict(results, step_ms, cpus)}\n"
+    why = f"# {best.samples_per_second:,.0f} samples/s; {verdict(results, step_ms)}\n"
     return why + yaml.safe_dump(section, sort_keys=False)
 
 
@@ -64,14 +60,14 @@ def costs(runs: Sequence[Result]) -> str:
     return ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in split(runs).items()) or "not measured"
 
 
-def page(title: str, results: Sequence[Result], runs: Sequence[Result], step_ms: float, cpus: int) -> str:
+def page(title: str, results: Sequence[Result], runs: Sequence[Result], step_ms: float) -> str:
     """The whole report; `runs` are the cold, the cached and the synthetic one, as far as they are done."""
     best = knee(results)
     told = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p>Steps of {step_ms:g} ms stand for a model. The knee, the least that gives nearly the best rate: "
         f"<b>{best.point.workers} worker(s)</b>, {best.samples_per_second:,.0f} samples/s; "
-        f"{html.escape(verdict(results, step_ms, cpus))}.</p>",
+        f"{html.escape(verdict(results, step_ms))}.</p>",
         "<h2>Samples per second</h2>",
         _curves(measured_of(results)),
         "<h2>What a batch costs at the knee</h2>",
@@ -81,7 +77,7 @@ def page(title: str, results: Sequence[Result], runs: Sequence[Result], step_ms:
         _table(results, best),
         f"<p>{_NOTE}</p>",
         "<h2>To paste</h2>",
-        f"<pre>{html.escape(recommendation(results, step_ms, cpus))}</pre>",
+        f"<pre>{html.escape(recommendation(results, step_ms))}</pre>",
     ]
     return plots.page(title, told)
 

@@ -14,6 +14,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 
 import rayingest as ri
 from rayingest import silence
+from rayingest.cluster.cpus import no_decoder
 from rayingest.cluster.executor import Executor
 from tests.streams import fail_on_seven, images, joined, rows, run, write_shards
 
@@ -135,6 +136,17 @@ def test_without_a_cpu_for_a_decoder_it_says_so_in_time(
     assert waits in caplog.text
     assert "2 asked for" in str(caught.value)
     assert "workers=0" in str(caught.value)
+
+
+def test_a_decoder_that_is_slow_to_start_lacks_no_cpu() -> None:
+    """Where CPUs are free, freeing some is no advice."""
+    words = no_decoder(1, 60.0, 4.0, 3.0)
+    assert "no decoder has started in 60 s: 1 asked for, the cluster has 4 CPUs, 3 of them free; its process" in words
+    assert "free some" not in words
+    assert (
+        "no CPU for a decoder in 60 s: 1 asked for, the cluster has 4 CPUs, 0.5 of them free; free some"
+        in no_decoder(1, 60.0, 4.0, 0.5)
+    )
 
 
 def test_fewer_cpus_than_asked_for_is_said_and_goes_on(

@@ -43,6 +43,12 @@ CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
         "memory budget",
         {"max_bytes": 4 << 30},
     ),
+    "decoding, with few CPUs": (
+        snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=4),
+        "decode",
+        {"workers": 4},
+    ),
+    "decoding, with no more CPUs": (snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=2), "decode", {}),
     "transfer": (snapshot(stall_transfer_seconds=4, stall_decode_seconds=1), "transfer", {"prefetch": 4}),
     "no worker yet": (snapshot(stall_workers_seconds=5), "workers", {}),
     "a first batch that does not come": (
