@@ -85,8 +85,8 @@ def sweep(
 
 def wait_for_decoders(pool: Pool, timeout: float) -> str:
     """Once all of its decoders run ""; else, after so many seconds or where there are too few CPUs, what is lacking."""
-    if pool.workers > total_cpus():
-        return f"{pool.workers} decoders take {pool.workers} CPUs; {cpus()}"
+    if pool.workers > (total := total_cpus()):
+        return f"{pool.workers} decoders take as many CPUs, and the cluster has {total}"
     pool.open(0, 1)
     deadline = time.monotonic() + timeout
     while (running := sum(member.role == "decoder" for member in pool.members)) < pool.workers:
