@@ -23,6 +23,7 @@ from rayingest.measure import Measure
 from rayingest.mixture import Mixture
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
+from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 
 COPIED_BYTES = 256 << 20
@@ -99,6 +100,8 @@ def _copy(dataset: Dataset, folder: Path, limit: int) -> Dataset:
     copies: list[tuple[str, int, Path]] = []
     for url, nbytes in (file for files in chosen for file in files):
         name = url.removeprefix(listing.root).lstrip("/") if in_bundles else _name(url, len(copies))
+        if ".." in Path(name).parts:  # a name that leads out of the folder
+            raise ConfigError(f"{redact(url)}: a name with '..' in it is not copied")
         copies.append((url, nbytes, data / name))
     _fetch(dataset.source_work.storage, copies)
     return replace(
