@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import rayingest as ri
 from rayingest.cli import app
+from rayingest.cluster.pool import Member
+from rayingest.observe import probe
 from rayingest.observe.diagnose import Diagnosis
 from rayingest.observe.differential import differential, split
 from rayingest.observe.probe import Measured, NotMeasured, Point, knee
@@ -61,6 +63,34 @@ def test_the_verdict_is_plain() -> None:
     assert "without steps (--step-ms)" in verdict([measured(9, share=0.99)], 0)
     assert verdict([measured(9)], 5).endswith("; workers=8 instead of 1 (measure with --workers 8)")
     assert "2 workers gave no more" in verdict([measured(9), measured(9, workers=2)], 5)
+
+
+def test_nothing_is_measured_with_fewer_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are waited for; where they do not come, it is said how many did."""
+    monkeypatch.setattr(probe, "total_cpus", lambda: 4)
+    monkeypatch.setattr(probe, "cpus", lambda: "the cluster has 4 CPUs, 0 of them free")
+    pool = SlowPool(workers=2, looks=3)
+    assert probe.wait_for_decoders(pool, 60) == ""
+    assert pool.looks == 0
+    lack = probe.wait_for_decoders(SlowPool(workers=2, looks=99), 0.01)
+    assert lack == "1 of 2 decoders came within 0.01 s; the cluster has 4 CPUs, 0 of them free"
+    assert probe.wait_for_decoders(SlowPool(workers=5, looks=0), 60).endswith("and the cluster has 4")
+
+
+class SlowPool(ri.Pool):
+    """Its second decoder comes after so many looks."""
+
+    def __init__(self, workers: int, looks: int) -> None:
+        super().__init__(workers)
+        self.looks = looks
+
+    def open(self, rank: int, world_size: int) -> None:
+        """No actors."""
+
+    @property
+    def members(self) -> list[Member]:
+        self.looks -= 1
+        return [Member(str(number), "decoder", None) for number in range(1 if self.looks > 0 else self.workers)]
 
 
 def test_the_report_is_one_page_that_needs_nothing_else() -> None:
