@@ -110,7 +110,7 @@ def _folder(shard: Shard) -> str:
 @contextmanager
 def _opened(shard: Shard) -> Iterator[Any]:
     folder = _folder(shard)
-    shard.storage.check_size(shard.url, shard.size)
+    shard.storage.check_size(shard.url, shard.size, shard.mark)
     try:
         yield _data_set(folder, _version(shard.url), shard.size)
     except IngestError:

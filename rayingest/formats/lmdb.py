@@ -95,7 +95,7 @@ def _entries(shard: Shard, first: bytes = b"", *, values: bool = True) -> Iterat
     path = local_path(shard.url)
     if path is None:
         raise ConfigError(f"{shard.shown}: LMDB maps files into memory, so they must be local")
-    shard.storage.check_size(shard.url, shard.size)
+    shard.storage.check_size(shard.url, shard.size, shard.mark)
     with _opening:
         try:
             options = {"subdir": False, "readonly": True, "lock": False, "readahead": False, "create": False}

@@ -36,7 +36,7 @@ class Shard:
     """One shard: where it is, the size it has when it is indexed and must have when it is read, and how it is read.
 
     `strict`: whether what some readers let pass is refused. `options` are the format's. `mark`, where there is one,
-    tells remote files from others of the same size, as `Storage.check_size` does.
+    tells files from others of the same size, as `Storage.check_size` does.
     """
 
     storage: Storage

@@ -24,7 +24,7 @@ from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
 from rayingest.storage.fsspec_log import hide_credentials
 from rayingest.storage.listing import mark_of
-from rayingest.storage.local_files import local_path
+from rayingest.storage.local_files import FirstTimes, local_path
 from rayingest.storage.range_file import RangeFile
 from rayingest.storage.ranges import coalesced, cut
 from rayingest.storage.redact import redact, redact_text
@@ -67,12 +67,13 @@ class Storage:
         self.allow_pipe, self.cache = allow_pipe, cache
         self.tally = Tally()
         self._known: dict[str, tuple[float, int, str]] = {}
+        self._first_times = FirstTimes()
 
     def __repr__(self) -> str:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}, "tally": Tally()}
+        return {**self.__dict__, "_known": {}, "_first_times": FirstTimes(), "tally": Tally()}
 
     def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
         """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
@@ -99,10 +100,9 @@ class Storage:
         """Several ranges of one file; with `size`, DataError when the file is not what it was, as by `check_size`."""
         path = local_path(url)
         if path is not None:
-            found = self.call(url, lambda: local_files.read_ranges(path, ranges))
+            found, pieces = self.call(url, lambda: local_files.read_ranges(path, ranges))
             if size is not None:
-                self._compare(url, size, found[0])
-            pieces = found[1]
+                self._check_local(url, size, mark, found)
         else:
             if size is not None:
                 self.check_size(url, size, mark)
@@ -162,15 +162,18 @@ class Storage:
         return self._now(url)[0]
 
     def check_size(self, url: str, size: int, mark: str = "") -> None:
-        """DataError when the file's size differs, or what `listing.mark_of` tells of a remote one, where that is known.
+        """DataError when the file's size differs, or its `mark`, where there is one.
 
-        For remote files an answer is trusted for half a minute.
+        A remote file's mark is what `listing.mark_of` tells; an answer is trusted for half a minute. A local file's
+        time may be another on each node that has a copy: it must stay what it was at the first look from here.
         """
+        path = local_path(url)
+        if path is not None:
+            self._check_local(url, size, mark, self.call(url, lambda: os.stat(path), "stat"))  # noqa: PTH116
+            return
         now = time.monotonic()
         asked, found, marked = self._known.get(url, (-_TRUSTED_S, -1, ""))
-        if local_path(url) is not None:
-            found, marked = self.size(url), ""
-        elif url.startswith("memory://") or found != size or now - asked >= _TRUSTED_S:
+        if url.startswith("memory://") or found != size or now - asked >= _TRUSTED_S:
             found, marked = self._now(url)
             if len(self._known) > 4096:  # a bound on memory, not a policy
                 self._known = {}
@@ -267,6 +270,16 @@ class Storage:
             with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), "rayingest-read") as pool:
                 pieces = list(pool.map(one, spans))
         return cut(ranges, spans, pieces)
+
+    def _check_local(self, url: str, size: int, mark: str, found: os.stat_result) -> None:
+        self._compare(url, size, found.st_size)
+        if mark and self._first_times.differs((url, mark), found):
+            raise DataError(
+                "the shard changed while it was being read: it is of the same size, but was written again, as its time "
+                "tells",
+                shard=redact(url),
+                offset=0,
+            )
 
     def _compare(self, url: str, expected: int, found: int) -> None:
         if found != expected:

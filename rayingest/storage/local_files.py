@@ -1,4 +1,7 @@
-"""Local files, read directly: which they are, and their bytes. Errors are those of the system."""
+"""Local files, read directly: which they are, their bytes, and whether they were written again meanwhile.
+
+Errors are those of the system.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,26 @@ import os
 from collections.abc import Sequence
 
 from rayingest.storage.redact import PIPE
+
+_REMEMBERED = 1 << 16
+
+
+class FirstTimes:
+    """When each file had last been written when this process first looked at it, by its URL and its mark in the index:
+    with a new index that begins anew. Of 65,536 files at most, a bound on memory.
+
+    Times only: some file systems give a file another inode whenever they are asked.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], int] = {}
+
+    def differs(self, key: tuple[str, str], found: os.stat_result) -> bool:
+        """Whether it has been written since the first look."""
+        first = self._times.get(key)
+        if first is None and len(self._times) < _REMEMBERED:
+            self._times[key] = found.st_mtime_ns
+        return first not in {None, found.st_mtime_ns}
 
 
 def local_path(url: str) -> str | None:
@@ -19,15 +42,15 @@ def local_path(url: str) -> str | None:
     return os.path.abspath(rest) if scheme in {"file", "local"} else None  # noqa: PTH100
 
 
-def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> tuple[int, list[bytes]]:
-    """The file's size and its ranges, from one open file, so that they belong together."""
+def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> tuple[os.stat_result, list[bytes]]:
+    """What the system tells of the file, and its ranges, from one open file, so that they belong together."""
     with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
+        found = os.fstat(file.fileno())
         pieces = []
         for begin, end in ranges:
             file.seek(begin)
             pieces.append(_read_fully(file, end - begin))
-        return size, pieces
+        return found, pieces
 
 
 def _read_fully(file: io.FileIO, count: int) -> bytes:

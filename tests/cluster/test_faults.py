@@ -111,6 +111,21 @@ def test_a_shard_that_changed_since_indexing_is_an_error(tmp_path: Path, place: 
     assert str(caught.value.shard).endswith("s-0001.tar")
 
 
+def test_a_shard_replaced_by_one_of_the_same_size_is_an_error(tmp_path: Path, place: dict[str, Any]) -> None:
+    """Noticed by its time in each process that had read it; a new loader makes a new index and reads what is there."""
+    data = images(write_shards(tmp_path, [30, 30, 30, 30]), 10)
+    old, new = tmp_path / "s-0001.tar", tmp_path / "s-0002.tar"
+    assert old.stat().st_size == new.stat().st_size
+    with data.loader(**place, epochs=3, max_bytes=60_000) as loader:
+        list(loader)
+        shutil.copy(new, old)
+        with pytest.raises(ri.DataError, match="changed while it was being read") as caught:
+            [list(loader) for _ in range(2)]
+        assert str(caught.value.shard).endswith("s-0001.tar")
+    with data.loader(**place, epochs=1) as loader:
+        assert sum(len(batch["i"]) for batch in loader) == 120
+
+
 def test_a_shard_that_vanished_is_an_error(tmp_path: Path, place: dict[str, Any]) -> None:
     """It is named, and nothing hangs."""
     data = images(write_shards(tmp_path, [30, 30]), 10)
