@@ -135,10 +135,17 @@ def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError
             transient=error.transient or _may_pass(error),
         )
     return DataError(
-        f"{what}: {type(error).__name__}: {error}{user_line(error, fn)}",
+        f"{what}: {type(error).__name__}{_message(error)}{user_line(error, fn)}",
         **where,
         transient=isinstance(error, MemoryError) or _may_pass(error),
     )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return f": {error}"
+    except Exception:  # the user's own `__str__`, and no less the sample's fault
+        return " (its message cannot be shown)"
 
 
 def _may_pass(error: BaseException | None) -> bool:

@@ -41,6 +41,29 @@ def test_bad_samples_are_left_out_and_named() -> None:
     assert "decode of 'cls': ValueError" in bad[5].reason
 
 
+class SpeechlessError(Exception):
+    """One that raises when it is asked what happened."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+    __repr__ = __str__
+
+
+def test_an_exception_without_a_message_is_a_bad_sample_like_any_other() -> None:
+    """Told by its type's name, and where it was raised."""
+
+    def refuse(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["cls"] == 1:
+            raise SpeechlessError
+        return sample
+
+    samples, bad = good([Map(refuse)], shard())
+    assert (len(samples), list(bad)) == (3, [1])
+    assert "refuse: SpeechlessError (its message cannot be shown) (in " in bad[1].reason
+    assert bad[1].sample == 101
+
+
 def test_a_line_that_is_no_json_is_one_bad_sample() -> None:
     """The rest of its block is as it was."""
     samples, bad = good([], block(JSON=[b'{"a": 1}', b"{", b'{"a": 3}']))
