@@ -49,21 +49,23 @@ class Quarantine:
         self.path = _made(folder) / f"{name}.jsonl"
         self.counts = dict(NOTHING_SKIPPED)
         self._rows = 0
-        self._known: set[tuple[str | None, int]] = set()
+        self._known: set[tuple[str | None, int | None]] = set()
         self._over: DataError | None = None
 
     def admit(self, rows: int, bad: Sequence[DataError]) -> None:
         """A batch of so many rows reaches the loop, in which stand-ins have the places of these samples.
 
-        Raises DataError where there are too many of them, and for every batch after that.
+        Raises DataError where there are too many of them, and for every batch after that; ConfigError where they cannot
+        be listed, and then counts nothing of the batch.
         """
-        self._rows += rows
-        new = [error for error in bad if (error.shard, error.sample) not in self._known]
-        self._known.update((error.shard, error.sample) for error in new if error.sample is not None)
-        self.counts["samples_bad"] = len(self._known)
-        self.counts["stand_ins"] += len(bad)
+        found = {(error.shard, error.sample): error for error in bad}
+        new = [error for place, error in found.items() if place not in self._known]
         if new:
             self._note(new)
+        self._rows += rows
+        self._known.update(found)
+        self.counts["samples_bad"] = len(self._known)
+        self.counts["stand_ins"] += len(bad)
         if bad and self._over is None and self._too_many():
             self._over = self._overflow(bad[-1])
         if self._over is not None:
@@ -86,10 +88,16 @@ class Quarantine:
         )
 
     def _note(self, new: Sequence[DataError]) -> None:
-        if len(self._known) == len(new):
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(self._line(error)) + "\n" for error in new)
+        except OSError as error:
+            raise ConfigError(
+                f"bad samples cannot be listed in {self.path}: {error.strerror or error}; mend that, or give another "
+                "folder as quarantine=, and resume from a state"
+            ) from error
+        if not self._known:
             _log.warning("bad samples are skipped and listed in %s; the first: %s", self.path, self._shown(str(new[0])))
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(self._line(error)) + "\n" for error in new)
 
     def _line(self, error: DataError) -> dict[str, Any]:
         return {

@@ -111,6 +111,24 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         made(tmp_path / "file" / "x")
 
 
+def test_a_list_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    """A folder that is gone, a disk that is full: nothing is counted that is not listed, and it can be mended."""
+    folder = tmp_path / "q"
+    quarantine = made(folder)
+    folder.rmdir()
+    with pytest.raises(ConfigError, match=r"listed in .*data-rank0.jsonl: No such file.*; mend that, or give another"):
+        quarantine.admit(8, bad(1))
+    folder.mkdir()
+    quarantine.path.symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match="No space left on device"):
+        quarantine.admit(8, bad(1))
+    assert quarantine.counts == {"samples_bad": 0, "stand_ins": 0}
+    quarantine.path.unlink()
+    quarantine.admit(8, bad(1, 1))
+    assert quarantine.counts == {"samples_bad": 1, "stand_ins": 2}
+    assert [line["sample"] for line in lines(folder)] == [1]
+
+
 def test_the_default_is_in_the_users_cache_folder(cache_home: Path) -> None:
     """Beside the indexes."""
     assert Quarantine(None, "a", None, {}).path == cache_home / "rayingest" / "quarantine" / "a.jsonl"
