@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, cre
 from pydantic_core import PydanticCustomError
 
 from rayingest.errors import ConfigError
+from rayingest.storage.redact import redact_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,7 +140,7 @@ def shown(details: Any) -> str:
     value = details["input"]
     if details["type"] == _HIDDEN and not isinstance(value, (int, float, type(None))):
         return f"<{type(value).__name__}>"
-    text = repr(value)
+    text = redact_text(repr(value))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

@@ -154,6 +154,15 @@ def test_what_cannot_work_is_one_line_on_stderr(run: Run, folder: Path, text: st
     assert words in errors[0]
 
 
+def test_a_url_in_the_place_of_a_configuration_is_told_without_its_credentials(run: Run) -> None:
+    """Whatever it is taken for."""
+    for command in (["check"], ["inspect"], ["pack", "out"]):
+        result = run(command[0], "http://me:hunter2@h/c.yaml?sig=hunter2", *command[1:])
+        assert result.exit_code == 1
+        assert "hunter2" not in result.output
+        assert "/h/c.yaml?sig=***" in result.output
+
+
 def test_debug_shows_where_an_error_comes_from(run: Run, folder: Path) -> None:
     """With `--debug` the error itself comes out."""
     (folder / "c.yaml").write_text(CONFIG.format(urls="none/*.tar"))

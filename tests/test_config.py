@@ -283,7 +283,7 @@ def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
         ("read: {format: json, urls: a}\nbatch: {size: 4, collate: os:sep}", "batch.collate: 'os:sep' is a str"),
         ("- read", "c.yaml: a mapping of sections is needed (read, batch, ...), not list"),
         ("", "c.yaml: a mapping of sections is needed"),
-        ("read: [", "c.yaml is not YAML"),
+        ("read: [hunter2", "c.yaml is not YAML: expected ',' or ']', but got '<stream end>', line 1, column 15"),
     ],
 )
 def test_a_file_that_lacks_something_is_refused(write: Write, text: str, words: str) -> None:

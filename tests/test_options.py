@@ -124,6 +124,8 @@ def test_what_may_be_secret_is_not_shown() -> None:
     told = refused("read_json", urls=["https://u:hunter2@h/x", 3], storage_options="hunter2", index={"hunter2"})
     assert told.count("; ") == 3
     assert "hunter2" not in told
+    told = refused("read_json", urls="a", cache_dir="s3://u:hunter2@h/x?sig=hunter2", cache_bytes=1)
+    assert "cache_dir='s3://h/x?sig=***': a folder of this machine's" in told
 
 
 def test_a_long_value_is_cut() -> None:

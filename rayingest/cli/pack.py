@@ -30,6 +30,7 @@ from rayingest.options import known_names
 from rayingest.plan.view import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
+from rayingest.storage.redact import redact
 from rayingest.streams import spans_of
 from rayingest.surveying import Surveyed
 from rayingest.transforms.decoders import IMAGES
@@ -101,7 +102,7 @@ class Packing:
     def __init__(self, dataset: Dataset, known: Surveyed, url: str, layout: Layout) -> None:
         path = local_path(url)
         if path is None:
-            raise ConfigError(f"{url}: shards are written to folders of the file system; copy them from there")
+            raise ConfigError(f"{redact(url)}: shards are written to folders of the file system; copy them from there")
         folder = Path(path)
         self.shards = _shards(known, folder, layout)
         self._layout, self._work = layout, work_of(dataset)

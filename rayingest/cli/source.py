@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from rayingest.config import load_config
+from rayingest.config.document import yaml_problem
 from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.indexing import index_shard
@@ -24,6 +25,7 @@ from rayingest.mixture import Mixture
 from rayingest.options import known_names
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.sources import READERS
+from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 from rayingest.transforms.decode_path import choose_path
 from rayingest.transforms.pipeline import Samples
@@ -51,9 +53,10 @@ def named(source: str, format_name: str | None, options: Sequence[str] | None = 
     """
     if format_name is None:
         if options:
-            raise ConfigError(f"--option {options[0]}: it goes with --format; a configuration says such in its `read`")
+            name = options[0].partition("=")[0]
+            raise ConfigError(f"--option {name}: it goes with --format; a configuration says such in its `read`")
         if Path(source).suffix not in {".yaml", ".yml"}:
-            raise ConfigError(f"{source}: no configuration (.yaml); name the format of data with --format")
+            raise ConfigError(f"{redact(source)}: no configuration (.yaml); name the format of data with --format")
         return load_config(source).dataset()
     if format_name not in READERS:
         raise ConfigError(f"--format {format_name}: {known_names(format_name, READERS)}")
@@ -67,7 +70,7 @@ def _option(text: str) -> tuple[str, Any]:
     try:
         return name.strip().replace("-", "_"), yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--option {text}: no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"--option {name}: no YAML: {yaml_problem(error)}") from None
 
 
 def sources_of(dataset: Dataset) -> list[Dataset]:

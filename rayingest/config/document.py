@@ -15,6 +15,7 @@ import yaml
 
 from rayingest.errors import ConfigError
 from rayingest.options import known_names
+from rayingest.storage.redact import redact
 
 Loc = tuple[str | int, ...]
 """Keys and list indices that lead from the top of the file to a value."""
@@ -72,20 +73,28 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """The mapping that a YAML file holds. ConfigError for a file that cannot be read or is none."""
+    shown = redact(str(path))
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        mistakes = Mistakes(str(path))
+        mistakes = Mistakes(shown)
         if node is not None:
             _walk(node, (), mistakes, set())
         data = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{shown} is not YAML: {yaml_problem(error)}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a mapping of sections is needed (read, batch, ...), not {type(data).__name__}")
+        raise ConfigError(f"{shown}: a mapping of sections is needed (read, batch, ...), not {type(data).__name__}")
     return Document(data, mistakes)
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong, and where; the line itself, which the error quotes, may hold credentials."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+    return f"{problem}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(problem)
 
 
 def unknown_key(name: str, allowed: Iterable[str]) -> str:

@@ -60,8 +60,20 @@ def is_transient(error: BaseException) -> bool:
 
 
 def unmasked(error: FileNotFoundError) -> BaseException:
-    """What really happened: fsspec's web files are "not found" whatever went wrong in looking for them."""
+    """What really happened: fsspec's web files are "not found" whatever went wrong in looking for them.
+
+    A ValueError is a library's refusal of what it was given, as of a password in a URL beside a header with another.
+    """
     cause = error.__cause__
-    if not isinstance(cause, storage_errors()) or isinstance(cause, FileNotFoundError) or status_of(cause) in _ABSENT:
+    told: tuple[type[BaseException], ...] = (ValueError, *storage_errors())
+    if not isinstance(cause, told) or isinstance(cause, FileNotFoundError) or status_of(cause) in _ABSENT:
         return error
     return cause
+
+
+def unmasking(operation: Callable[[], T]) -> T:
+    """`operation()`, of which a FileNotFoundError is what really happened."""
+    try:
+        return operation()
+    except FileNotFoundError as error:
+        raise unmasked(error) from None

@@ -21,7 +21,7 @@ import tenacity
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
 from rayingest.storage.disk_cache import DiskCache
-from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasked, within
+from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasking, within
 from rayingest.storage.fsspec_log import hide_credentials
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import FirstTimes, local_path
@@ -200,11 +200,9 @@ class Storage:
 
         def ask() -> T:
             try:
-                return operation(fs, name)
+                return unmasking(lambda: operation(fs, name))
             except IngestError:
                 raise
-            except FileNotFoundError as error:
-                raise unmasked(error) from None
             except (ValueError, TypeError, NotImplementedError) as error:  # options that the library cannot work with
                 raise ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}") from None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*(?:://|::))")
-_URL = re.compile(r"^([A-Za-z][\w+.-]*)://(.*)$", re.DOTALL)
+_URL = re.compile(r"^([A-Za-z][\w+.-]*)(://|(?<=..):/)(.*)$", re.DOTALL)  # one slash: a URL that was taken for a path
 _URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]*")
 _QUERY_VALUE = re.compile(r"([?&][^=&?]*=)[^&]*")
 _CONTAINER_BEFORE_AT = ("abfs", "abfss", "wasb", "wasbs")
@@ -54,7 +54,7 @@ def _redact_one(url: str) -> str:
     match = _URL.match(url)
     if match is None:
         return url
-    scheme, rest = match.groups()
+    scheme, separator, rest = match.groups()
     authority, slash, path = rest.partition("/")
     suspect = "@" not in authority and not authority.startswith("[") and not authority.rpartition(":")[2].isdigit()
     if suspect and ":" in authority and "@" in path:  # a password with a slash in it, which should be %2F
@@ -71,7 +71,7 @@ def _redact_one(url: str) -> str:
         rest += "?" + "&".join(_without_value(part) for part in query.split("&"))
     else:
         rest = _QUERY_VALUE.sub(r"\1***", rest)
-    return f"{scheme}://{rest}"
+    return f"{scheme}{separator}{rest}"
 
 
 def _without_value(parameter: str) -> str:

@@ -30,6 +30,8 @@ from rayingest.storage.redact import redact, redact_text
         ("http://[::1]/a@b.tar", "http://[::1]/a@b.tar"),
         ("abfs://container@account.dfs/a.tar", "abfs://container@account.dfs/a.tar"),
         ("s3://bucket/a@b.tar", "s3://bucket/a@b.tar"),
+        ("http:/u:p@host/a.yaml?sig=1", "http:/host/a.yaml?sig=***"),
+        ("C:/data/a@b.tar", "C:/data/a@b.tar"),
     ],
 )
 def test_url_loses_user_password_and_query_values_only(url: str, shown: str) -> None:

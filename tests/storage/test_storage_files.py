@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
+from rayingest.storage.urls import find_shards
 
 DATA = bytes(range(256)) * 40
 
@@ -103,6 +104,16 @@ def test_a_server_that_fails_is_not_a_missing_file(web: Any) -> None:
     web.down = 403
     with pytest.raises(ConfigError, match="403"):
         Storage(first_wait=60.0).size(f"{web.url}/a.tar")
+
+
+def test_what_the_library_refuses_to_ask_is_not_a_missing_file(web: Any) -> None:
+    """Two passwords at once, one in the URL and one in a header: its own words, without either, and at once."""
+    web.files = {"/a.tar": DATA}
+    storage = Storage({"headers": {"Authorization": "Bearer SECRETSECRET"}}, first_wait=60.0)
+    for ask in (storage.size, storage.read_all, lambda url: find_shards(url, [".tar"], storage)):
+        with pytest.raises(ConfigError, match="Cannot combine AUTHORIZATION header") as caught:
+            ask(web.url.replace("//", "//me:hunter2@") + "/a.tar")
+        assert not [secret for secret in ("SECRET", "hunter2") if secret in str(caught.value)]
 
 
 def test_transient_failures_are_tried_again(unsteady: type[Unsteady]) -> None:
