@@ -115,7 +115,7 @@ def main() -> int:
     max_bytes = options.max_mb << 20
     samples = options.times * max_bytes // SAMPLE_BYTES
     os.environ.setdefault(FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS))  # as in clusters that rayingest starts
-    ray.init(num_cpus=4, object_store_memory=6 * max_bytes, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=4, object_store_memory=6 * max_bytes, include_dashboard=False, log_to_driver=False)
     fits = max_bytes // 3 // SAMPLE_BYTES
     reports = []
     with tempfile.TemporaryDirectory(prefix="memory-") as folder:

@@ -56,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
     options = parser.parse_args()
-    ray.init(num_cpus=4, object_store_memory=200 << 20, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=4, object_store_memory=200 << 20, include_dashboard=False, log_to_driver=False)
     seen: dict[str, list[tuple[int, float, int]]] = {"trainer": [], "actors": []}
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
