@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import chaos_storage
 import ray
+from chaos_account import faults_in, faults_unaccounted, long_reads, storage_faults
 from ray.cluster_utils import Cluster
 from tqdm import tqdm
 
@@ -89,6 +90,7 @@ class Mischief:
         at = rng.sample(range(2, steps - 1), min(len(planned), steps - 3))
         self._plan = dict(zip(at, planned, strict=False))
         self.done = {"kill": 0, "lose": 0}
+        self.died: set[str] = set()
 
     def step(self, number: int, pools: list[Any]) -> None:
         """Do what is planned for this step."""
@@ -96,9 +98,12 @@ class Mischief:
         if what == "kill":
             while not (members := [member for pool in pools for member in pool.members]):
                 time.sleep(0.05)  # all went with their nodes
-            ray.kill(self._rng.choice(members).actor)
+            chosen = self._rng.choice(members)
+            ray.kill(chosen.actor)
+            self.died.add(chosen.name)
         elif what == "lose":
             node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
+            self.died.update(member.name for pool in pools for member in pool.members if member.node == node.node_id)
             self._cluster.remove_node(node, allow_graceful=False)
             self._nodes.append(self._cluster.add_node(**self._node_args))
         else:
@@ -142,11 +147,14 @@ def _disturbed(
                 seen.append([row for part in parts for row in rows(part)])
                 mischief.step(len(seen), pools)
                 bar.update()
+    idle_dead, alive = who_answers(pools)
+    until = time.monotonic() + options.hang_seconds + 5  # for answers that nobody waits for any more, and their counts
+    while any(loader.stats()["reads_under_way"] for loader in loaders) and time.monotonic() < until:
+        time.sleep(0.1)
     stats = [loader.stats() for loader in loaders]
     for closing in (*loaders, *pools):
         closing.close()
     names = (
-        "read_seconds",
         "storage_retries",
         "hedges",
         "retries",
@@ -156,34 +164,29 @@ def _disturbed(
         "blocks_read",
     )
     told = {name: sum(stat[name] for stat in stats) for name in names}
-    faults = notes.read_text() if notes.exists() else ""
+    faults = faults_in(notes.read_text() if notes.exists() else "")
     return seen, {
         "steps": steps,
         "killed": mischief.done["kill"],
         "nodes_lost": mischief.done["lose"],
-        "reads_failed": faults.count("f"),
-        "reads_hung": faults.count("h"),
-        "hang_seconds": options.hang_seconds,
+        "died": len(mischief.died),
+        "idle_dead": len(idle_dead),
+        **storage_faults(faults, alive, options.hang_seconds),
+        "long_reads": sum(long_reads(stat["read_durations"], options.hang_seconds) for stat in stats),
         "longest_step_s": round(longest, 2),
         **told,
     }
 
 
-def faults_unaccounted(report: dict[str, Any]) -> list[str]:
-    """Faults that were done and do not show in the stats.
-
-    What a worker counted is lost with it, so that a few may be missing. A hanging read is hedged where its pool has a
-    second reader, and waited for where not.
-    """
-    missing = []
-    if report["killed"] + report["nodes_lost"] and not report["workers_lost"]:
-        missing.append("workers_lost")
-    failed, retries = report["reads_failed"], report["storage_retries"]
-    if retries > failed or (failed > 3 and not retries):
-        missing.append("storage_retries")
-    if report["reads_hung"] > 3 and not report["hedges"] and report["read_seconds"] < report["hang_seconds"]:
-        missing.append("hedges")
-    return missing
+def who_answers(pools: list[ri.Pool]) -> tuple[set[str], set[int]]:
+    """Of the actors that the pools believe to run: names of those that do not, and processes of those that do."""
+    dead, alive = set(), set()
+    for member in [member for pool in pools for member in pool.members]:
+        try:
+            alive.add(ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()), timeout=30))
+        except ray.exceptions.RayError:
+            dead.add(member.name)
+    return dead, alive
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """A file system that misbehaves: some reads fail, some hang. For `chaos.py`; imported by Ray's workers too.
 
-`chaos:///path` is the local file /path. Every fault is noted in a file, one character each, so that it can be counted.
+`chaos:///path` is the local file /path. Every fault is noted in a file, as a line for `chaos_account`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import fsspec
+from chaos_account import FAIL, HANG
 from fsspec.implementations.local import LocalFileSystem
 
 
@@ -31,10 +33,10 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
         """A read, if all is well."""
         drawn = random.random()
         if drawn < self._fail:
-            self._note("f")
+            self._note(FAIL)
             raise ConnectionError("the storage closed the connection")
         if drawn < self._fail + self._hang:
-            self._note("h")
+            self._note(HANG)
             time.sleep(self._hang_seconds)
         return bytes(self._local.cat_file(self._strip_protocol(path), start, end))
 
@@ -56,7 +58,8 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
     def _note(self, what: str) -> None:
         if self._notes:
             descriptor = os.open(self._notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.write(descriptor, what.encode())
+            role = "reader" if b"Reader" in Path("/proc/self/cmdline").read_bytes() else "other"  # as Ray calls it
+            os.write(descriptor, f"{what} {os.getpid()} {time.time():.3f} {role}\n".encode())
             os.close(descriptor)
 
 
