@@ -9,7 +9,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from ray._private import internal_api
 from ray.exceptions import OutOfMemoryError, RayActorError
 
 import rayingest as ri
@@ -224,24 +226,34 @@ def test_a_state_of_other_data_is_refused(shards: str, tmp_path: Path, pool_of_1
         assert rows(next(iter(loader))) == run(data, steps=1)[0][0]
 
 
-def test_close_ends_all_and_is_final(cluster: Any, shards: str, wait_until: Any) -> None:
-    """No actor, no thread, no open file more than before; a closed loader says so."""
-    import threading
+def stored(ray: Any) -> int:
+    """Bytes that the node's object store holds."""
+    node = next(node for node in ray.nodes() if node["Alive"])
+    stats = internal_api.node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False)
+    return int(stats.store_stats.object_store_bytes_used)
 
-    import psutil
 
-    data = images(shards, 24)
-    before = set(actors(cluster))
+def test_close_ends_all_and_is_final(cluster: Any, tmp_path: Path, wait_until: Any) -> None:
+    """No actor, process, thread, or block in the object store more than before; a closed loader says so."""
+    data = ri.read_webdataset(write_shards(tmp_path, [40] * 4, side=80), block_bytes=1 << 20)
+    data = data.select(json="json", size="png").decode(size=len).batch(8)
+    before, held, threads = set(actors(cluster)), stored(cluster), set(threading.enumerate())
     loader = data.loader(workers=1)
     next(iter(loader))
-    assert len(set(actors(cluster)) - before) == 2
+    made = set(actors(cluster)) - before
+    assert len(made) == 2
+    wait_until(lambda: stored(cluster) > held + 500_000, 10)  # blocks of 0.8 MB
+    pids = cluster.get([cluster.get_actor(name).__ray_call__.remote(lambda _: os.getpid()) for name in made])
+    assert all(map(psutil.pid_exists, pids))
     loader.close()
     loader.close()
     wait_until(lambda: set(actors(cluster)) - before == set(), 10)
-    wait_until(lambda: not any(t.name.startswith("rayingest-feeder") for t in threading.enumerate()), 10)
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 10)
+    wait_until(lambda: stored(cluster) < held + 50_000, 10)
+    left = [thread.name for thread in set(threading.enumerate()) - threads if thread.name.startswith("rayingest")]
+    assert left == []
     with pytest.raises(ri.IngestError, match="closed"):
         next(iter(loader))
-    assert not [f for f in psutil.Process(os.getpid()).open_files() if f.path.endswith(".tar")]
 
 
 def test_a_loader_that_is_dropped_ends_its_actors(cluster: Any, shards: str, wait_until: Any) -> None:
