@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -214,6 +215,54 @@ def test_no_credential_shows_anywhere(
     out = capfd.readouterr()
     shown += [caplog.text, *(str(record.__dict__) for record in caplog.records), out.out, out.err]
     assert any(record.name == "fsspec.http" for record in caplog.records), "logs are there to be looked at"
+    nothing_shows(shown)
+
+
+def test_no_credential_shows_over_ray(
+    cluster: Any, tmp_path: Path, web: WebServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in what the workers' errors say here, nor in any log of Ray's session, nor in their command lines."""
+    monkeypatch.setitem(Storage.__init__.__kwdefaults__, "first_wait", 0.0)
+    monkeypatch.setitem(Storage.__init__.__kwdefaults__, "attempts", 2)
+    caplog.set_level(logging.DEBUG, "rayingest")
+    write_shards(tmp_path, [6, 5, 4])
+    for path in tmp_path.glob("*.tar"):
+        web.files[f"/d/{path.name}"] = path.read_bytes()
+    session = Path(cluster._private.worker._global_node.get_session_dir_path())
+    skipping = {"on_error": "skip", "max_errors": 1.0, "quarantine": tmp_path / "q"}
+    with ri.Pool(workers=1) as pool:
+        with described(web, tmp_path).map(refuse_three).loader(pool=pool, epochs=1, **skipping) as loader:
+            assert sum(len(batch["__index__"]) for batch in loader) == 12
+            shown = [repr(loader), repr(loader.stats()), repr(pool), *cluster.util.list_named_actors()]
+        with described(web, tmp_path).loader(pool=pool) as loader:
+            web.down = 403
+            with pytest.raises(ConfigError, match="403") as refused:
+                list(loader)
+        web.down = 0
+        with (
+            described(web, tmp_path).map(refuse_three).loader(pool=pool) as loader,
+            pytest.raises(DataError, match=r"three is refused.*shard http") as failed,
+        ):
+            list(loader)
+        shown += [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    shown += [told(refused.value), told(failed.value), caplog.text]
+    shown += [path.read_text() for path in (tmp_path / "q").iterdir()]
+    logs = [path for path in (session / "logs").rglob("*") if path.is_file()]
+    assert any(path.name.startswith("worker-") for path in logs), "logs are there to be looked at"
+    shown += [path.read_bytes().decode("latin-1") for path in logs]
+    assert "three is refused" in shown[shown.index(caplog.text)], "the log is there to be looked at"
+    nothing_shows(shown)
+
+
+def refuse_three(sample: dict[str, Any]) -> dict[str, Any]:
+    """A transform with a fault, which is told with the shard."""
+    if sample["i"] == 3:
+        raise ValueError("three is refused")
+    return sample
+
+
+def nothing_shows(shown: list[str]) -> None:
+    """None of the secrets."""
     for where, secret in SECRETS.items():
         for text in shown:
             at = text.find(secret)
