@@ -17,6 +17,7 @@ import numpy as np
 import ray
 import ray.exceptions as rx
 
+from rayingest.cluster.answers import Answers, Arrived
 from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.decoder import BlockNote
@@ -67,10 +68,9 @@ class Executor:
         self._node = ray.get_runtime_context().get_node_id()
         self._members: dict[str, Member] = {}
         self._calls: dict[int, _Call] = {}
-        self._arrived: dict[int, dict[int, tuple[Any, str]]] = {}  # of reads that dispatch is being told of
+        self._answers = Answers()
         self._holdings = Holdings()
         self._letters_sent = 0.0
-        self._outputs: dict[int, dict[int, Any]] = {}
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
         self._given_up: deque[tuple[float, int]] = deque()
         self._timings = Timings()
@@ -100,9 +100,8 @@ class Executor:
             self._holdings.lose(member.name)
             events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value))
         if loss is Loss.WITH_NODE and member.node != self._node:
-            late = [(number, node) for refs in self._arrived.values() for number, (_, node) in refs.items()]
-            gone = tuple(number for number, node in late if node == member.node)
-            events += self._lose_blocks((*self._holdings.read_on(member.node), *gone))
+            late = self._answers.read_on(member.node)
+            events += self._lose_blocks((*self._holdings.read_on(member.node), *late))
         return events
 
     def answered(self, task: int, future: Any) -> list[ev.Event]:
@@ -127,10 +126,8 @@ class Executor:
             return [ev.ReadFailed(task, fetched.error, final=True)]
         self._stream.noted(call.command.blocks, fetched.notes)
         self.briefing.go_on()
-        there = call.refs[1 : 1 + len(fetched.nbytes)]
-        self._arrived[task] = {
-            block: (ref, call.member.node) for block, ref in zip(call.command.blocks, there, strict=False)
-        }
+        blocks = (Arrived(ref, call.member.node) for ref in call.refs[1 : 1 + len(fetched.nbytes)])
+        self._answers.blocks[task] = dict(zip(call.command.blocks, blocks, strict=False))
         return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
@@ -142,7 +139,7 @@ class Executor:
         if error is not None:
             return self._failed(task, call, error)
         self._end(task)
-        self._outputs[task] = dict(enumerate(future.result()))
+        self._answers.outputs[task] = dict(enumerate(future.result()))
         assert isinstance(call.command, ev.Decode)
         samples = sum(len(part.rows) for part in call.command.parts)
         transfer = time.monotonic() - call.answered
@@ -194,9 +191,7 @@ class Executor:
         return [*events, ev.DecodeFailed(task, error)]
 
     def _lose_blocks(self, numbers: tuple[int, ...]) -> list[ev.Event]:
-        gone = list(self._holdings.drop(numbers, time.monotonic()))
-        for refs in self._arrived.values():
-            gone += [number for number in numbers if refs.pop(number, None) is not None]
+        gone = [*self._holdings.drop(numbers, time.monotonic()), *self._answers.lose(numbers)]
         return [ev.BlocksLost(tuple(dict.fromkeys(gone)))] if gone else []
 
     def _end(self, task: int, done: bool = True) -> None:
@@ -210,16 +205,8 @@ class Executor:
 
     def settle(self, discards: list[ev.Discard]) -> None:
         """Keep what arrived but for what dispatch discards, before its other commands are carried out."""
-        for discard in discards:
-            kept = self._arrived.get(discard.task) or self._outputs.get(discard.task) or {}
-            for item in discard.items:
-                kept.pop(item, None)
-        for refs in self._arrived.values():
-            for number, (ref, node) in refs.items():
-                self._holdings.add(number, ref, node)
-        self._arrived.clear()
-        for task in [discard.task for discard in discards if not self._outputs.get(discard.task, True)]:
-            del self._outputs[task]
+        for number, block in self._answers.settle(discards):
+            self._holdings.add(number, block.ref, block.node)
 
     def read(self, command: ev.Read, picks_of: Callable[[int], Picks]) -> None:
         """Have blocks read."""
@@ -249,11 +236,7 @@ class Executor:
 
     def take(self, output: ev.Output) -> Any:
         """What a decode made for an output, which is then given up here."""
-        results = self._outputs[output.task]
-        result = results.pop(output.index)
-        if not results:
-            del self._outputs[output.task]
-        return result
+        return self._answers.take(output)
 
     def give_up(self, nbytes: int) -> None:
         """So many bytes were given up just now."""
@@ -266,14 +249,14 @@ class Executor:
 
     def forget_outputs(self) -> None:
         """All outputs so far are of no use any more."""
-        self._outputs.clear()
+        self._answers.outputs.clear()
 
     def clear(self) -> None:
         """Give up every reference, and have the workers forget the stream."""
         if ray.is_initialized():
             for member in self._members.values():
                 member.actor.forget.remote(self._key)
-        for kept in (self._members, self._calls, self._arrived, self._holdings, self._outputs):
+        for kept in (self._members, self._calls, self._answers.blocks, self._answers.outputs, self._holdings):
             kept.clear()
 
     def stats(self) -> dict[str, Any]:

@@ -98,6 +98,26 @@ def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
     assert_all_delivered(w.delivered, len(steps))
 
 
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10**6),
+    spare=st.integers(0, 8 * CHUNK),
+    ready=st.integers(0, 4),
+    rows=st.sampled_from([1, 2, 4, 100]),
+)
+def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, ready, rows):
+    """What was decoded ahead may have to be given up, all parts of a task at once, and made again."""
+    sizes, steps = plan(seed)
+    limits = {"ready": ready, "first_task_rows": rows, "inline_bytes": 0}
+    w = world(seed, sizes, expected_row_bytes=1, max_bytes=int(sizes.max()) + 4 * CHUNK + spare, **limits)
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+
+
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), broken=st.integers(0, 19))
 def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
