@@ -6,6 +6,7 @@ calls on a thread of its own. Decides nothing.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections import deque
@@ -25,6 +26,7 @@ from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
 from rayingest.cluster.waiting import waiting_for
+from rayingest.errors import WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
@@ -63,7 +65,7 @@ class Executor:
 
     def __init__(self, stream: Stream, pool: Pool, tell: Tell, span: Span = no_span) -> None:
         self._stream, self._pool, self._tell, self._span = stream, pool, tell, span
-        self._key = uuid.uuid4().hex
+        self._connection, self._key = pool.connection, uuid.uuid4().hex
         self.briefing = Briefing(stream, pool, self._key, self._when_done)
         self._node = ray.get_runtime_context().get_node_id()
         self._members: dict[str, Member] = {}
@@ -211,8 +213,9 @@ class Executor:
     def read(self, command: ev.Read, picks_of: Callable[[int], Picks]) -> None:
         """Have blocks read."""
         member = self._members[command.worker]
-        method = member.actor.read.options(num_returns=1 + len(command.blocks))
-        self._begin(command, member, method.remote(self._key, self._stream.spans(command.blocks)), "read")
+        spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
+        refs = self._connection.call(member.actor.read, self._key, spans, num_returns=returns)
+        self._begin(command, member, refs, "read")
         if command.step is not None:
             first = picks_of(command.step)
             self._calls[command.task].position = first.epoch, first.step
@@ -225,8 +228,9 @@ class Executor:
         whole = tuple(len(rows) == len(picks.block) for picks, rows in chosen)
         parcel = self._holdings.pack(member.name, command.blocks)
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
-        method = member.actor.decode.options(num_returns=2)
-        self._begin(command, member, method.remote(self._key, parts, whole, note, *parcel.refs), "decode", parcel)
+        given = (self._key, parts, whole, note, *parcel.refs)
+        refs = self._connection.call(member.actor.decode, *given, num_returns=2)
+        self._begin(command, member, refs, "decode", parcel)
         first, _ = chosen[0]
         self._calls[command.task].position = first.epoch, first.step
 
@@ -253,9 +257,9 @@ class Executor:
 
     def clear(self) -> None:
         """Give up every reference, and have the workers forget the stream."""
-        if ray.is_initialized():
+        with contextlib.suppress(WorkerError):  # shut down, and the workers with it
             for member in self._members.values():
-                member.actor.forget.remote(self._key)
+                self._connection.call(member.actor.forget, self._key)
         for kept in (self._members, self._calls, self._answers.blocks, self._answers.outputs, self._holdings):
             kept.clear()
 
@@ -281,7 +285,7 @@ class Executor:
             return
         self._letters_sent = now
         for parcel in self._holdings.letters():
-            ref = self._members[parcel.holder].actor.let_go.remote(self._key, parcel.leaving)
+            ref = self._connection.call(self._members[parcel.holder].actor.let_go, self._key, parcel.leaving)
             self._when_done(ref, "told", parcel)
 
     def _begin(

@@ -97,13 +97,18 @@ class Feeder:
     # The consumer's side
 
     def start(self, epoch: int, step: int) -> None:
+        self._pool.connection.check_process()
         self._generation += 1
         self._inbox.put(_Arrival("start", (self._generation, epoch, step)))
 
     def get(self) -> Batch:
+        self._pool.connection.check_process()
         self._stalls.wait()
         try:
             return self._next()
+        except Exception as error:
+            explained = self._pool.connection.explained(error)
+            raise explained from explained.__cause__
         finally:
             self._stalls.served()
 
@@ -136,6 +141,7 @@ class Feeder:
         return not self._outbox.empty()
 
     def stats(self) -> dict[str, Any]:
+        self._pool.connection.check_process()
         dispatch = self._dispatch
         return {
             **self._counts,
@@ -158,6 +164,8 @@ class Feeder:
             return
         self._closed = True
         uncount_loader(self)
+        if not self._pool.connection.here:
+            return
         self._pool.unsubscribe(self)
         self._inbox.put(_Arrival("close", None))
         if threading.current_thread() is not self._thread:
