@@ -232,6 +232,24 @@ def test_too_small_a_budget_is_said_with_the_one_that_would_do():
     assert "or more" in w.failed.reason
 
 
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), ahead=st.integers(1, 12), rows=st.sampled_from([1, 4, 100]))
+def test_the_budget_that_is_advised_is_enough(seed, ahead, rows):
+    """Also where the largest block comes later, and rows become a tenth larger."""
+    sizes, steps = plan(seed)
+    budget = 1
+    for advised in (False, True):
+        w = world(seed, sizes, expected_row_bytes=1, max_bytes=budget, ahead=ahead, first_task_rows=rows)
+        w.row_bytes = lambda step: 100 + min(step, 10)
+        w.start(iter(steps))
+        w.run()
+        if not advised:
+            assert w.failed is not None
+            budget = int(w.failed.reason.split()[-3])
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+
+
 def test_what_keeps_failing_ends_in_an_error_with_its_cause():
     """Retries are bounded."""
     sizes, steps = plan(4)
