@@ -318,6 +318,6 @@ class Dispatch(Outcomes):
         if self.pace.measured and self.residency.measured and size + chunk > self.limits.max_bytes:
             reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"
             enough = math.ceil(_ADVISED * (self.residency.most() + chunk))
-            self._fail(f"{reason}; give it {enough} or more", (block.number,))
+            self._fail(ev.Fail(f"{reason}; give it {enough} or more", (block.number,)))
         elif (worker := self.workforce.free("reader")) is not None:
             self._order_read(worker, [block], [self.residency.begin_read(block)])
