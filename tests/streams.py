@@ -131,16 +131,16 @@ def run(
 
 
 def run_on_least(dataset: Dataset, pool: ri.Pool, **options: Any) -> tuple[list[Step], dict[str, Any]]:
-    """One pass of one rank on the smallest budget that works, as the errors tell it; and the loader's stats."""
+    """One pass of one rank on the smallest budget that works, as the first error tells it; and the loader's stats."""
     budget = 1
-    for _ in range(20):
+    for _ in range(2):
         try:
             with dataset.loader(pool=pool, max_bytes=budget, epochs=1, **options) as loader:
                 return [joined([batch]) for batch in loader], loader.stats()
         except ri.ConfigError as error:
             told = re.search(r"give it (\d+) or more", str(error))
             budget = int(told[1]) if told else 0
-    raise AssertionError("no budget is enough")
+    raise AssertionError("the budget that was advised is not enough")
 
 
 def joined(parts: Iterable[dict[str, Any]]) -> Step:

@@ -59,7 +59,7 @@ class Briefing:
         if error is None:
             work = future.result()
             self._stream.learnt(work)
-            self._learnt = ray.put(work)
+            self._learnt = self._pool.connection.put(work)
         elif isinstance(error, DEATHS):
             self._deaths += 1
             if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
@@ -82,7 +82,7 @@ class Briefing:
     def go_on(self) -> None:
         """Something is known that was not: have decoders take the stream up, or one of them learn what they need."""
         if self._learnt is None and self._waiting and (known := self._stream.known()) is not None:
-            self._learnt = self._work if known is self._stream.work else ray.put(known)
+            self._learnt = self._work if known is self._stream.work else self._pool.connection.put(known)
         if self._learnt is not None:
             for member in self._waiting:
                 self._register(member, self._learnt)
@@ -90,10 +90,12 @@ class Briefing:
         elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner = self._waiting[0]
             self._heads = self._heads or self._stream.heads()
-            self._call(self._learner.actor.learn.remote(self._work, self._heads), "learnt", self._learner)
+            learnt = self._pool.connection.call(self._learner.actor.learn, self._work, self._heads)
+            self._call(learnt, "learnt", self._learner)
 
     def _register(self, member: Member, work: Any) -> None:
-        self._call(member.actor.register.remote(self._key, work), "registered", member)
+        registered = self._pool.connection.call(member.actor.register, self._key, work)
+        self._call(registered, "registered", member)
 
 
 def refusal(error: BaseException) -> IngestError:

@@ -6,6 +6,7 @@ calls on a thread of its own. Decides nothing.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections import deque
@@ -17,6 +18,7 @@ import numpy as np
 import ray
 import ray.exceptions as rx
 
+from rayingest.cluster.answers import Answers, Arrived
 from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.decoder import BlockNote
@@ -24,6 +26,7 @@ from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
 from rayingest.cluster.waiting import waiting_for
+from rayingest.errors import WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
@@ -62,15 +65,14 @@ class Executor:
 
     def __init__(self, stream: Stream, pool: Pool, tell: Tell, span: Span = no_span) -> None:
         self._stream, self._pool, self._tell, self._span = stream, pool, tell, span
-        self._key = uuid.uuid4().hex
+        self._connection, self._key = pool.connection, uuid.uuid4().hex
         self.briefing = Briefing(stream, pool, self._key, self._when_done)
         self._node = ray.get_runtime_context().get_node_id()
         self._members: dict[str, Member] = {}
         self._calls: dict[int, _Call] = {}
-        self._arrived: dict[int, dict[int, tuple[Any, str]]] = {}  # of reads that dispatch is being told of
+        self._answers = Answers()
         self._holdings = Holdings()
         self._letters_sent = 0.0
-        self._outputs: dict[int, dict[int, Any]] = {}
         self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
         self._given_up: deque[tuple[float, int]] = deque()
         self._timings = Timings()
@@ -100,9 +102,8 @@ class Executor:
             self._holdings.lose(member.name)
             events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value))
         if loss is Loss.WITH_NODE and member.node != self._node:
-            late = [(number, node) for refs in self._arrived.values() for number, (_, node) in refs.items()]
-            gone = tuple(number for number, node in late if node == member.node)
-            events += self._lose_blocks((*self._holdings.read_on(member.node), *gone))
+            late = self._answers.read_on(member.node)
+            events += self._lose_blocks((*self._holdings.read_on(member.node), *late))
         return events
 
     def answered(self, task: int, future: Any) -> list[ev.Event]:
@@ -127,10 +128,8 @@ class Executor:
             return [ev.ReadFailed(task, fetched.error, final=True)]
         self._stream.noted(call.command.blocks, fetched.notes)
         self.briefing.go_on()
-        there = call.refs[1 : 1 + len(fetched.nbytes)]
-        self._arrived[task] = {
-            block: (ref, call.member.node) for block, ref in zip(call.command.blocks, there, strict=False)
-        }
+        blocks = (Arrived(ref, call.member.node) for ref in call.refs[1 : 1 + len(fetched.nbytes)])
+        self._answers.blocks[task] = dict(zip(call.command.blocks, blocks, strict=False))
         return [ev.ReadDone(task, fetched.nbytes)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
@@ -142,7 +141,7 @@ class Executor:
         if error is not None:
             return self._failed(task, call, error)
         self._end(task)
-        self._outputs[task] = dict(enumerate(future.result()))
+        self._answers.outputs[task] = dict(enumerate(future.result()))
         assert isinstance(call.command, ev.Decode)
         samples = sum(len(part.rows) for part in call.command.parts)
         transfer = time.monotonic() - call.answered
@@ -194,9 +193,7 @@ class Executor:
         return [*events, ev.DecodeFailed(task, error)]
 
     def _lose_blocks(self, numbers: tuple[int, ...]) -> list[ev.Event]:
-        gone = list(self._holdings.drop(numbers, time.monotonic()))
-        for refs in self._arrived.values():
-            gone += [number for number in numbers if refs.pop(number, None) is not None]
+        gone = [*self._holdings.drop(numbers, time.monotonic()), *self._answers.lose(numbers)]
         return [ev.BlocksLost(tuple(dict.fromkeys(gone)))] if gone else []
 
     def _end(self, task: int, done: bool = True) -> None:
@@ -210,22 +207,15 @@ class Executor:
 
     def settle(self, discards: list[ev.Discard]) -> None:
         """Keep what arrived but for what dispatch discards, before its other commands are carried out."""
-        for discard in discards:
-            kept = self._arrived.get(discard.task) or self._outputs.get(discard.task) or {}
-            for item in discard.items:
-                kept.pop(item, None)
-        for refs in self._arrived.values():
-            for number, (ref, node) in refs.items():
-                self._holdings.add(number, ref, node)
-        self._arrived.clear()
-        for task in [discard.task for discard in discards if not self._outputs.get(discard.task, True)]:
-            del self._outputs[task]
+        for number, block in self._answers.settle(discards):
+            self._holdings.add(number, block.ref, block.node)
 
     def read(self, command: ev.Read, picks_of: Callable[[int], Picks]) -> None:
         """Have blocks read."""
         member = self._members[command.worker]
-        method = member.actor.read.options(num_returns=1 + len(command.blocks))
-        self._begin(command, member, method.remote(self._key, self._stream.spans(command.blocks)), "read")
+        spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
+        refs = self._connection.call(member.actor.read, self._key, spans, num_returns=returns)
+        self._begin(command, member, refs, "read")
         if command.step is not None:
             first = picks_of(command.step)
             self._calls[command.task].position = first.epoch, first.step
@@ -238,8 +228,9 @@ class Executor:
         whole = tuple(len(rows) == len(picks.block) for picks, rows in chosen)
         parcel = self._holdings.pack(member.name, command.blocks)
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
-        method = member.actor.decode.options(num_returns=2)
-        self._begin(command, member, method.remote(self._key, parts, whole, note, *parcel.refs), "decode", parcel)
+        given = (self._key, parts, whole, note, *parcel.refs)
+        refs = self._connection.call(member.actor.decode, *given, num_returns=2)
+        self._begin(command, member, refs, "decode", parcel)
         first, _ = chosen[0]
         self._calls[command.task].position = first.epoch, first.step
 
@@ -249,11 +240,7 @@ class Executor:
 
     def take(self, output: ev.Output) -> Any:
         """What a decode made for an output, which is then given up here."""
-        results = self._outputs[output.task]
-        result = results.pop(output.index)
-        if not results:
-            del self._outputs[output.task]
-        return result
+        return self._answers.take(output)
 
     def give_up(self, nbytes: int) -> None:
         """So many bytes were given up just now."""
@@ -266,14 +253,14 @@ class Executor:
 
     def forget_outputs(self) -> None:
         """All outputs so far are of no use any more."""
-        self._outputs.clear()
+        self._answers.outputs.clear()
 
     def clear(self) -> None:
         """Give up every reference, and have the workers forget the stream."""
-        if ray.is_initialized():
+        with contextlib.suppress(WorkerError):  # shut down, and the workers with it
             for member in self._members.values():
-                member.actor.forget.remote(self._key)
-        for kept in (self._members, self._calls, self._arrived, self._holdings, self._outputs):
+                self._connection.call(member.actor.forget, self._key)
+        for kept in (self._members, self._calls, self._answers.blocks, self._answers.outputs, self._holdings):
             kept.clear()
 
     def stats(self) -> dict[str, Any]:
@@ -298,7 +285,7 @@ class Executor:
             return
         self._letters_sent = now
         for parcel in self._holdings.letters():
-            ref = self._members[parcel.holder].actor.let_go.remote(self._key, parcel.leaving)
+            ref = self._connection.call(self._members[parcel.holder].actor.let_go, self._key, parcel.leaving)
             self._when_done(ref, "told", parcel)
 
     def _begin(

@@ -22,6 +22,7 @@ from rayingest.cluster.executor import Executor
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.reader import BLOCK_OVERHEAD
 from rayingest.cluster.stalls import Stalls
+from rayingest.cluster.waiting import at_fault
 from rayingest.cluster.walk import Walk
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.plan import events as ev
@@ -97,13 +98,18 @@ class Feeder:
     # The consumer's side
 
     def start(self, epoch: int, step: int) -> None:
+        self._pool.connection.check_process()
         self._generation += 1
         self._inbox.put(_Arrival("start", (self._generation, epoch, step)))
 
     def get(self) -> Batch:
+        self._pool.connection.check_process()
         self._stalls.wait()
         try:
             return self._next()
+        except Exception as error:
+            explained = self._pool.connection.explained(error)
+            raise explained from explained.__cause__
         finally:
             self._stalls.served()
 
@@ -136,6 +142,7 @@ class Feeder:
         return not self._outbox.empty()
 
     def stats(self) -> dict[str, Any]:
+        self._pool.connection.check_process()
         dispatch = self._dispatch
         return {
             **self._counts,
@@ -158,6 +165,8 @@ class Feeder:
             return
         self._closed = True
         uncount_loader(self)
+        if not self._pool.connection.here:
+            return
         self._pool.unsubscribe(self)
         self._inbox.put(_Arrival("close", None))
         if threading.current_thread() is not self._thread:
@@ -260,8 +269,8 @@ class Feeder:
                 self._executor.give_up(nbytes)
             case ev.Deliver():
                 self._deliver(command)
-            case ev.Fail(reason, blocks, error):
-                self._fail(self._explained(reason, blocks, error))
+            case ev.Fail():
+                self._fail(self._explained(command))
 
     def _lack(self) -> str:
         lack = self._dispatch.lack()
@@ -291,11 +300,11 @@ class Feeder:
         self._error = error
         self._outbox.put((self._generation, error, ()))
 
-    def _explained(self, reason: str, blocks: tuple[int, ...], error: BaseException | None) -> BaseException:
-        """The error for the user: what could not be done, on which shard, and why at last."""
-        if error is None:
-            return ConfigError(reason)
-        shards = dict.fromkeys(self._stream.place(number)[0] for number in blocks[:3])
-        made = WorkerError(f"work on {', '.join(shards)} {reason}; lastly: {error}")
-        made.__cause__ = error
+    def _explained(self, command: ev.Fail) -> BaseException:
+        """The error for the user: what could not be done, where, and why at last."""
+        if command.error is None:
+            return ConfigError(command.reason)
+        where = at_fault(command, self._stream, self._walk.picks)
+        made = WorkerError(f"{where}: {command.reason}; lastly: {command.error}")
+        made.__cause__ = command.error
         return made

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.metrics import Counter, Gauge
 
+from rayingest.cluster.connection import Connection
 from rayingest.plan.durations import BOUNDS
 from rayingest.plan.metrics import METRICS, NODES, TAGS, Figures, Metric
 
@@ -39,6 +40,8 @@ class RayMetrics:
     """Metrics of one loader of this process, which is connected to Ray."""
 
     def __init__(self, rank: int) -> None:
+        self._connection = Connection()
+        self._connection.bind()
         context = ray.get_runtime_context()
         self._number: int | None = next(n for n in itertools.count() if n not in _numbers)
         _numbers.add(self._number)
@@ -65,7 +68,7 @@ class RayMetrics:
         """What was so many is none now; another loader may take this one's number."""
         if self._number is None:
             return
-        if ray.is_initialized():
+        if self._connection.alive:
             for metric, exported, told in self._metrics:
                 for series in told if metric.kind == "gauge" else ():
                     exported.set(0.0, series.tags)

@@ -23,6 +23,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rayingest.cluster.connection import Connection
 from rayingest.cluster.cpus import count_cpus, no_decoder, total_cpus
 from rayingest.cluster.decoder import CONTROL, Decoder
 from rayingest.cluster.reader import THREADS, Reader
@@ -97,6 +98,7 @@ class Pool:
         start_timeout: Seconds = 60.0,
     ) -> None:
         self.workers, self.start_timeout = workers, start_timeout
+        self.connection = Connection()
         self.cpus = 0  # of the cluster, when a decoder was last asked for, or came
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
@@ -122,12 +124,14 @@ class Pool:
 
     def open(self, rank: int, world_size: int) -> None:
         """Ask for the actors, if that has not been done."""
+        self.connection.check_process()
         with self._lock:
             if self._closed:
                 raise ConfigError("this pool is closed; make a new one")
             if self._prefix:
+                self.connection.check()
                 return
-            job = ray.get_runtime_context().get_job_id()
+            job = self.connection.bind()
             self._prefix = f"rayingest:{job}:rank{rank}:pool{next(_pools)}-{uuid.uuid4().hex[:4]}"
             self._opened = time.monotonic()
             self.cpus = total_cpus()
@@ -156,7 +160,7 @@ class Pool:
             surplus = max(0, len(decoders) + len(asked) - workers)
             for member in asked[len(asked) - min(surplus, len(asked)) :]:
                 del self._pending[member.name]
-                _end(member)
+                self.connection.kill(member.actor)
             for member in decoders[len(decoders) - max(0, surplus - len(asked)) :]:
                 self._give_up(member, Loss.DISMISSED)
             self._ask()
@@ -181,8 +185,7 @@ class Pool:
 
     def check_started(self) -> None:
         """Raises WorkerError where no decoder could be had in `start_timeout` seconds; tells of fewer once."""
-        if not ray.is_initialized():
-            raise WorkerError("Ray was shut down while the loader was open: close the loader first, or make a new one")
+        self.connection.check()
         with self._lock:
             running = sum(member.role == "decoder" for member in self._members.values())
             waited = time.monotonic() - self._opened
@@ -200,7 +203,7 @@ class Pool:
         Out of reach means lost: a node that went without a word is declared dead only much later.
         """
         with self._lock:
-            if self._closed or member.name not in self._members or not ray.is_initialized():
+            if self._closed or member.name not in self._members or not self.connection.alive:
                 return
             loss = Loss.FOR_MEMORY if isinstance(error, OutOfMemoryError) else Loss.BY_ITSELF
             if isinstance(error, ActorUnavailableError) or member.node not in _nodes_alive():
@@ -216,7 +219,7 @@ class Pool:
 
     def _give_up(self, member: Member, loss: Loss) -> None:
         del self._members[member.name]
-        _end(member)
+        self.connection.kill(member.actor)
         for subscriber in list(self._subscribers):
             subscriber.lost(member, loss)
         self._forget_reader(member)
@@ -236,7 +239,9 @@ class Pool:
         return True
 
     def close(self) -> None:
-        """End all actors. Idempotent."""
+        """End all actors. Idempotent; does nothing in a forked process, whose pool it is not."""
+        if not self.connection.here:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -246,11 +251,11 @@ class Pool:
             self._pending.clear()
         self._clerk.shutdown(wait=False, cancel_futures=True)
         for member in members:
-            _end(member)
+            self.connection.kill(member.actor)
 
     def _ask(self) -> None:
         """Ask for the decoders that are lacking, and for a reader on every node with decoders."""
-        if not ray.is_initialized():  # it is being shut down; asking would start it anew
+        if not self.connection.alive:
             return
         self.cpus = total_cpus()
         everyone = [*self._members.values(), *self._pending.values()]
@@ -273,9 +278,9 @@ class Pool:
         if self._suspects:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._suspects))})"}
         made = ray.remote(concurrency_groups={CONTROL: 1})(actor) if role == "decoder" else ray.remote(actor)
-        member = Member(name, role, made.options(name=name, **options).remote())
+        member = Member(name, role, self.connection.make(made, name=name, **options))
         self._pending[name] = member
-        member.actor.site.remote().future().add_done_callback(partial(self._hear_from, member))
+        self.connection.call(member.actor.site).future().add_done_callback(partial(self._hear_from, member))
         return name
 
     def _hear_from(self, member: Member, future: Any) -> None:
@@ -286,7 +291,8 @@ class Pool:
         """A new actor answered with its node, or did not start."""
         error = future.exception()
         with self._lock:
-            if self._closed or self._pending.pop(member.name, None) is None:
+            gone = self._closed or not self.connection.alive
+            if gone or self._pending.pop(member.name, None) is None:
                 return
             if error is not None:
                 _log.warning("%s did not start: %s", member.name, error)
@@ -305,8 +311,3 @@ class Pool:
 
 def _nodes_alive() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-
-
-def _end(member: Member) -> None:
-    if ray.is_initialized():
-        ray.kill(member.actor)

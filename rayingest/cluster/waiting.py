@@ -1,4 +1,4 @@
-"""In words, what a stream that gives no batch is waiting for: CPUs, storage, decoders.
+"""In words, what a stream that gives no batch is waiting for: CPUs, storage, decoders; or what it ended of.
 
 Owns the words alone.
 """
@@ -6,14 +6,18 @@ Owns the words alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from rayingest.cluster.cpus import cpus
 from rayingest.cluster.pool import Pool
 from rayingest.plan import events as ev
 from rayingest.plan.metrics import STALLS
+from rayingest.plan.planner import Picks
 from rayingest.streams import Stream
+
+_NAMED = 3
+"""So many shards are named."""
 
 
 class Call(Protocol):
@@ -39,6 +43,22 @@ def waiting_for(lack: str, pool: Pool, stream: Stream, calls: Iterable[Call], le
         these = [task for task in tasks if isinstance(task.command, kind)]
         if these:
             oldest = min(these, key=lambda task: task.begun)
-            age, (shard, _) = time.monotonic() - oldest.begun, stream.place(oldest.command.blocks[0])
-            parts.append(f"{len(these)} {name}(s) under way, the longest for {age:.0f} s, of {shard}")
+            age, where = time.monotonic() - oldest.begun, _shards(oldest.command.blocks, stream)
+            parts.append(f"{len(these)} {name}(s) under way, the longest for {age:.0f} s, of {where}")
     return "; ".join(parts)
+
+
+def at_fault(command: ev.Fail, stream: Stream, picks_of: Callable[[int], Picks]) -> str:
+    """The sample that could not be had, or as much as is known of it."""
+    if command.row is None:
+        return f"one of the samples in {_shards(command.blocks, stream)}"
+    step, row = command.row
+    picks = picks_of(step)
+    return f"sample {int(picks.ordinal[row])}, in {_shards([int(picks.block[row])], stream)}"
+
+
+def _shards(blocks: Iterable[int], stream: Stream) -> str:
+    """Those that the blocks are of, all that there are or how many more."""
+    shards = [*dict.fromkeys(stream.place(number)[0] for number in blocks)]
+    more = len(shards) - _NAMED
+    return ", ".join(shards[:_NAMED]) + (f" or {more} other{'s' if more > 1 else ''}" if more > 0 else "")

@@ -12,6 +12,8 @@ it everything else: that is why nothing here can wait for itself.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rayingest.plan import events as ev
@@ -24,6 +26,8 @@ from rayingest.plan.workforce import Worker
 __all__ = ["Dispatch", "Limits"]
 
 _WALK_AT_ONCE = 32
+_ADVISED = 1.125
+"""Too small a budget is said together with so many times what would do for blocks and rows as large as seen so far."""
 
 
 class Dispatch(Outcomes):
@@ -313,6 +317,7 @@ class Dispatch(Outcomes):
         size, chunk = self.residency.size(block.number), self.pace.output_bytes(self.backlog.longest)
         if self.pace.measured and self.residency.measured and size + chunk > self.limits.max_bytes:
             reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"
-            self._fail(f"{reason}; give it {size + chunk} or more", (block.number,))
+            enough = math.ceil(_ADVISED * (self.residency.most() + chunk))
+            self._fail(ev.Fail(f"{reason}; give it {enough} or more", (block.number,)))
         elif (worker := self.workforce.free("reader")) is not None:
             self._order_read(worker, [block], [self.residency.begin_read(block)])

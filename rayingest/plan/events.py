@@ -239,11 +239,14 @@ class Deliver:
 
 @dataclass(frozen=True)
 class Fail:
-    """Give up: this cannot go on. `blocks` say where, `error` is the last cause, if there is one."""
+    """Give up: this cannot go on. `blocks` say where, `error` is the last cause, if there is one; `row`, with its step
+    first, is the one at fault where that is known.
+    """
 
     reason: str
     blocks: tuple[int, ...]
     error: BaseException | None = None
+    row: tuple[int, int] | None = None
 
 
 Command = Read | Decode | Drop | GiveUp | Discard | Deliver | Fail

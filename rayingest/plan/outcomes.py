@@ -246,7 +246,7 @@ class Outcomes:
                 piece.tries += not deadly
                 if waits and deadly:
                     self._narrow_down(piece)
-                self._check_tries(piece.tries, piece.blocks, error)
+                self._check_tries(piece.tries, piece.blocks, error, piece.key if len(piece.rows) == 1 else None)
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
 
     def _end_attempt(self, piece: Piece, charge: int) -> None:
@@ -285,14 +285,16 @@ class Outcomes:
         if items:
             self._commands.append(ev.Discard(task.number, tuple(items)))
 
-    def _check_tries(self, tries: int, blocks: tuple[int, ...], error: BaseException) -> None:
+    def _check_tries(
+        self, tries: int, blocks: tuple[int, ...], error: BaseException, row: tuple[int, int] | None = None
+    ) -> None:
         if tries >= self.limits.max_tries:
-            self._fail(f"tried {tries} times, always in vain", blocks, error)
+            self._fail(ev.Fail(f"tried {tries} times, always in vain", blocks, error, row))
 
-    def _fail(self, reason: str, blocks: tuple[int, ...], error: BaseException | None = None) -> None:
+    def _fail(self, command: ev.Fail) -> None:
         if not self.failed:
             self.failed = True
-            self._commands.append(ev.Fail(reason, blocks, error))
+            self._commands.append(command)
 
     def _drop_useless(self, numbers: Iterable[int]) -> None:
         sizes = {number: self.residency.forget(number, self.backlog.walked) for number in dict.fromkeys(numbers)}

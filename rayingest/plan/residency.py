@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from rayingest.plan.pieces import NEVER, Key, Piece
 
 _MARGIN = 0.25
@@ -79,6 +81,10 @@ class Residency:
     def size(self, number: int) -> int:
         """Bytes that this block is expected to take at most: the index's figure, corrected by what arrived so far."""
         return max(1, math.ceil(self._sizes[number] * min(self._ratio, max(1.0, self._largest_ratio))))
+
+    def most(self) -> int:
+        """Bytes that the largest block is expected to take: of all, or where these are not known, of those so far."""
+        return self.size(int(self._sizes.argmax())) if isinstance(self._sizes, np.ndarray) else self.largest
 
     def need(self, piece: Piece, until: Iterable[int]) -> BaseException | None:
         """A new piece waits for its blocks; `until` has one entry a block.

@@ -14,7 +14,7 @@ import pytest
 
 import rayingest as ri
 from rayingest import silence
-from rayingest.cluster.waiting import waiting_for
+from rayingest.cluster.waiting import at_fault, waiting_for
 from rayingest.plan import events as ev
 from rayingest.silence import told
 from rayingest.surveying import make
@@ -140,3 +140,18 @@ def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
     stream = SimpleNamespace(place=lambda block: (f"shard {block}", 0))
     told = waiting_for(lack, pool, stream, calls, learning=False)  # type: ignore[arg-type]
     assert told == f"{words}; 1 of 1 decoders run; 3 read(s) under way, the longest for 20 s, of shard 2"
+
+
+def test_what_a_stream_ended_of_is_named_as_far_as_it_is_known() -> None:
+    """All shards that it can be in, up to three; where it is one sample, that and its own."""
+    stream: Any = SimpleNamespace(place=lambda block: (f"shard {block // 2}", 0))
+    picks: Any = SimpleNamespace(block=[2, 9], ordinal=[20, 95])
+
+    def told(*blocks: int, row: tuple[int, int] | None = None) -> str:
+        return at_fault(ev.Fail("tried", blocks, OSError(), row), stream, [picks, None].__getitem__)
+
+    assert told(0, 1) == "one of the samples in shard 0"
+    assert told(0, 1, 2, 4) == "one of the samples in shard 0, shard 1, shard 2"
+    assert told(*range(8)) == "one of the samples in shard 0, shard 1, shard 2 or 1 other"
+    assert told(*range(10)) == "one of the samples in shard 0, shard 1, shard 2 or 2 others"
+    assert told(9, row=(0, 1)) == "sample 95, in shard 4"

@@ -1,6 +1,7 @@
 """A world for dispatch to act on: workers, a store and a consumer, in which things end, fail and vanish in any order.
 
-Every invariant that dispatch states is checked again after every event.
+Every invariant that dispatch states is checked again after every event. What tasks brought is kept in the books
+that the Ray path keeps it in.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rayingest.cluster.answers import Answers, Arrived
 from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
@@ -36,14 +38,14 @@ def windowed_steps(
 
 @dataclass
 class World:
-    """`row_bytes` is what a decoded row takes in truth, `block_errors` the blocks that can never be read.
+    """`row_bytes` is what a decoded row of a step takes in truth, `block_errors` the blocks that can never be read.
 
     `bad` tells of a part that is about to be decoded which of its places hold bad samples, in ascending order.
     """
 
     dispatch: Dispatch
     sizes: np.ndarray
-    row_bytes: int
+    row_bytes: Callable[[int], int]
     rng: random.Random
     block_errors: frozenset[int] = frozenset()
     bad: Callable[[ev.Part], Sequence[int]] = lambda part: ()
@@ -52,9 +54,8 @@ class World:
     reading: dict[int, ev.Read] = field(default_factory=dict)
     decoding: dict[int, ev.Decode] = field(default_factory=dict)
     spoiled: dict[int, list[Sequence[int]]] = field(default_factory=dict)
-    outputs: dict[tuple[int, int], ev.Part] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
     objects: dict[int, int] = field(default_factory=dict)  # what each task's outputs take, as long as one is there
-    arrived: list[int] = field(default_factory=list)
     given_up: list[int] = field(default_factory=list)
     vanished: set[int] = field(default_factory=set)
     hung: set[int] = field(default_factory=set)
@@ -70,19 +71,21 @@ class World:
     def tell(self, *events: ev.Event) -> None:
         """Events for dispatch; carries out what it orders."""
         commands = self.dispatch.handle(*events)
-        for command in commands:
-            if isinstance(command, ev.Discard):
-                self._discard(command)
+        discards = [command for command in commands if isinstance(command, ev.Discard)]
+        for discard in discards:
+            there = self.answers.blocks.get(discard.task) or self.outputs[discard.task]
+            assert set(discard.items) <= set(there), "discards what is not there"
+        came = {number for number, _ in self.answers.settle(discards)}
+        self.store |= came
+        self.vanished -= came
         for command in commands:
             self._obey(command)
         self.check()
 
-    def _discard(self, command: ev.Discard) -> None:
-        for item in command.items:
-            if (command.task, item) in self.outputs:
-                del self.outputs[command.task, item]
-            else:
-                self.arrived.remove(item)
+    @property
+    def outputs(self) -> dict[int, dict[int, ev.Part]]:
+        """What decodes made that is there, by task and part."""
+        return self.answers.outputs
 
     def _obey(self, command: ev.Command) -> None:
         match command:
@@ -103,14 +106,12 @@ class World:
             case ev.Deliver(step, outputs, error):
                 rows = []
                 for output in outputs:
-                    part = self.outputs.pop((output.task, output.index))
+                    part = self.answers.take(output)
                     assert part.step == step
                     assert part.rows.tolist() == output.rows.tolist()
                     rows += output.rows.tolist()
                 if error is not None:
                     self.errors[step] = error
-                    for key in [key for key, part in self.outputs.items() if part.step == step]:
-                        del self.outputs[key]
                 self.delivered.append((step, sorted(rows)))
                 self.untaken += 1
             case ev.GiveUp(nbytes):
@@ -156,16 +157,9 @@ class World:
             self.tell(ev.ReadFailed(task, DataError(f"broken {sorted(broken)}"), final=bool(broken)))
             return
         most = self.rng.randint(0, len(command.blocks)) if self.short else len(command.blocks)
-        self.arrived = list(command.blocks[:most])
-        commands = self.dispatch.handle(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in self.arrived)))
-        for order in commands:
-            if isinstance(order, ev.Discard):
-                self._discard(order)
-        self.store |= set(self.arrived)
-        self.vanished -= set(self.arrived)
-        for order in commands:
-            self._obey(order)
-        self.check()
+        came = command.blocks[:most]
+        self.answers.blocks[task] = {number: Arrived(number, "") for number in came}
+        self.tell(ev.ReadDone(task, tuple(int(self.sizes[number]) for number in came)))
 
     def end_decode(self, task: int, fails: bool = False) -> None:
         """A decode under way ends."""
@@ -173,12 +167,12 @@ class World:
         if fails or task in self.hung:
             self.tell(ev.DecodeFailed(task, OSError("failed")))
             return
-        parts = []
+        parts, made = [], self.outputs.setdefault(task, {})
         for index, (part, bad) in enumerate(zip(command.parts, self.spoiled.pop(task), strict=True)):
             good = np.delete(part.rows, list(bad))
-            self.outputs[task, index] = ev.Part(part.step, good)
+            made[index] = ev.Part(part.step, good)
             errors = tuple((place, DataError(f"bad sample at {part.step}, {part.rows[place]}")) for place in bad)
-            parts.append(ev.PartDone(len(good) * self.row_bytes, bad=errors))
+            parts.append(ev.PartDone(len(good) * self.row_bytes(part.step), bad=errors))
         self.objects[task] = sum(part.nbytes for part in parts)
         self.tell(ev.DecodeDone(task, tuple(parts), seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
 
@@ -241,8 +235,8 @@ class World:
         assert residency.held == sum(b.nbytes for b in residency.blocks.values()) + sum(c for _, c in reads)
         pieces = [piece for step in dispatch.backlog._pieces for piece in step]
         decodes = [(p, c) for task in tasks.values() for p, c in zip(task.pieces, task.charges, strict=False)]
-        there = {task for task, _ in self.outputs}
-        objects = sum(nbytes for task, nbytes in self.objects.items() if task in there)
+        assert all(self.outputs.values())
+        objects = sum(nbytes for task, nbytes in self.objects.items() if task in self.outputs)
         assert dispatch.output_bytes == objects + sum(charge for _, charge in decodes)
         for number, block in residency.blocks.items():
             users = {p.key: p for p in pieces if p.state is PieceState.WAITING and number in p.blocks}
@@ -275,7 +269,9 @@ def world(
     """A world with one reader and two decoders, its sizes known in advance unless told otherwise."""
     rng = random.Random(seed)
     expected = row_bytes if expected_row_bytes is None else expected_row_bytes
-    made = World(Dispatch(sizes, Limits(**limits), expected), sizes, row_bytes, rng, exact=expected == row_bytes)
+    made = World(
+        Dispatch(sizes, Limits(**limits), expected), sizes, lambda step: row_bytes, rng, exact=expected == row_bytes
+    )
     for role in ("reader", "decoder", "decoder"):
         made.join(role)
     return made

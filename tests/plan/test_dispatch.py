@@ -98,6 +98,26 @@ def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
     assert_all_delivered(w.delivered, len(steps))
 
 
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10**6),
+    spare=st.integers(0, 8 * CHUNK),
+    ready=st.integers(0, 4),
+    rows=st.sampled_from([1, 2, 4, 100]),
+)
+def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, ready, rows):
+    """What was decoded ahead may have to be given up, all parts of a task at once, and made again."""
+    sizes, steps = plan(seed)
+    limits = {"ready": ready, "first_task_rows": rows, "inline_bytes": 0}
+    w = world(seed, sizes, expected_row_bytes=1, max_bytes=int(sizes.max()) + 4 * CHUNK + spare, **limits)
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+
+
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), broken=st.integers(0, 19))
 def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
@@ -210,6 +230,24 @@ def test_too_small_a_budget_is_said_with_the_one_that_would_do():
     assert w.failed is not None
     assert str(needed - 1) in w.failed.reason
     assert "or more" in w.failed.reason
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), ahead=st.integers(1, 12), rows=st.sampled_from([1, 4, 100]))
+def test_the_budget_that_is_advised_is_enough(seed, ahead, rows):
+    """Also where the largest block comes later, and rows become a tenth larger."""
+    sizes, steps = plan(seed)
+    budget = 1
+    for advised in (False, True):
+        w = world(seed, sizes, expected_row_bytes=1, max_bytes=budget, ahead=ahead, first_task_rows=rows)
+        w.row_bytes = lambda step: 100 + min(step, 10)
+        w.start(iter(steps))
+        w.run()
+        if not advised:
+            assert w.failed is not None
+            budget = int(w.failed.reason.split()[-3])
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
 
 
 def test_what_keeps_failing_ends_in_an_error_with_its_cause():
