@@ -43,7 +43,7 @@ class RayMetrics:
         self._number: int | None = next(n for n in itertools.count() if n not in _numbers)
         _numbers.add(self._number)
         self._node = context.get_node_id()[:8]
-        tags = {"job": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
+        tags = {"JobId": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
         self._metrics = []
         for metric in METRICS:
             names = (*TAGS, "le") if metric.kind == "durations" else TAGS

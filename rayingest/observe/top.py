@@ -51,7 +51,7 @@ def parse(text: str) -> dict[Key, Seen]:
         tags = dict(_TAG.findall(match[2]))
         figure = _FIGURES.get((match[1], tags.get("stage", "")))
         if figure is not None:
-            key = tags.get("job", ""), tags.get("rank", ""), tags.get("loader", "")
+            key = tags.get("JobId", ""), tags.get("rank", ""), tags.get("loader", "")
             found.setdefault(key, Seen()).add(figure, tags.get("node", ""), float(match[3]))
     return found
 

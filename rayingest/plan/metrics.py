@@ -41,8 +41,9 @@ class Metric:
     stages: Mapping[str, str]
 
 
-TAGS = ("job", "rank", "loader", "stage", "node")
-"""`loader` numbers those of a process, since a rank may have several; `node` is where the work was done."""
+TAGS = ("JobId", "rank", "loader", "stage", "node")
+"""`JobId` is named as in Ray's own metrics: Prometheus has a `job` of its own, for what it scrapes. `loader` numbers
+those of a process, since a rank may have several; `node` is where the work was done."""
 
 METRICS = (
     Metric(

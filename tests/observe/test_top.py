@@ -10,12 +10,12 @@ from rayingest.cli import app
 from rayingest.observe import top
 from rayingest.plan.metrics import METRICS
 
-JOB = 'Component="core_worker",job="01000000",loader="0"'
+JOB = 'Component="core_worker",JobId="01000000",loader="0"'
 
 
 def exported(scale: float, *, wait: float = 1.0) -> str:
     """What two nodes export of a job of two ranks, the second of which waits."""
-    lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{job="01000000"} 5']
+    lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{JobId="01000000"} 5']
     for rank, waits in (("0", 0.0), ("1", wait)):
         tags = f'{JOB},rank="{rank}"'
         for node in ("a", "b"):
