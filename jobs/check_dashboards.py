@@ -43,7 +43,7 @@ from bench_storage import SlowFiles
 
 import rayingest as ri
 from rayingest.observe import plots
-from rayingest.observe.top import parse, scrape, snapshots, table
+from rayingest.observe.top import Board, scrape, table
 
 ROOT = Path(__file__).parents[1]
 DASHBOARD = ROOT / "infra/grafana/rayingest.json"
@@ -259,9 +259,10 @@ def picture(url: str, folder: Path, path: Path, width: int, height: int) -> None
 
 def check_top() -> bool:
     """Whether `rayingest top` shows the loader."""
-    before = parse(scrape(ray.nodes()))
+    board = Board()
+    board.update(scrape(ray.nodes()))
     time.sleep(5)
-    lines = table(snapshots(before, parse(scrape(ray.nodes())), 5))
+    lines = table(board.update(scrape(ray.nodes())))
     print("\n".join(lines))
     return len(lines) == 3
 

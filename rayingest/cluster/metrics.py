@@ -7,6 +7,7 @@ are counters, one for each bound, as Prometheus has histograms: Ray's own takes 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import ray
 from ray.util.metrics import Counter, Gauge
 
 from rayingest.plan.durations import BOUNDS
-from rayingest.plan.metrics import METRICS, NODES, TAGS, Figures, Metric
+from rayingest.plan.metrics import LOOKED_AT, METRICS, NODES, TAGS, Figures, Metric
 
 _numbers: set[int] = set()
 """Of the loaders of this process that are open."""
@@ -52,7 +53,10 @@ class RayMetrics:
             self._metrics.append((metric, exported, dict[_Series, float]()))
 
     def record(self, figures: Figures) -> None:
-        """What the figures are now, those of nodes by node."""
+        """What the figures are now, those of nodes by node. Nothing where Ray was shut down."""
+        if self._number is None or not ray.is_initialized():
+            return
+        figures = {**figures, LOOKED_AT: time.time()}
         for metric, exported, told in self._metrics:
             for series, value in _values(metric, figures, self._node):
                 if metric.kind == "gauge":  # Ray forgets it with every export

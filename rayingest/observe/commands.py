@@ -67,19 +67,18 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
 def _top(address: str, every: float, times: int) -> None:
     import ray
 
-    from rayingest.observe.top import parse, scrape, snapshots, table
+    from rayingest.observe.top import Board, scrape, table
 
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", address), log_to_driver=False, logging_level="error")
         except ConnectionError as error:
             raise ConfigError(f"no Ray cluster answers at {address}: {error}; give --address") from error
-    before, then = parse(scrape(ray.nodes())), time.monotonic()
+    board = Board()
+    board.update(scrape(ray.nodes()))
     for number in itertools.count(1):
         time.sleep(every)
-        after, now = parse(scrape(ray.nodes())), time.monotonic()
-        lines = table(snapshots(before, after, now - then))
-        before, then = after, now
+        lines = table(board.update(scrape(ray.nodes())))
         if sys.stdout.isatty():
             typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
         typer.echo("\n".join(lines))

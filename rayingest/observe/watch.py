@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -36,16 +35,16 @@ class LoaderWatch:
         rescale: Callable[[Snapshot], None] | None = None,
     ) -> None:
         self._metrics, self._clock, self._rescale = metrics, clock, rescale
-        self._loader: Callable[[], Any] = lambda: None
+        self._figures: Callable[[], Figures] | None = None
         self._lock = threading.Lock()
         self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})], maxlen=_LOOKS + 1)
         self._traced: Span = no_span
         self._due = self._told = clock()
         self._scaled: tuple[float, Figures] = (clock(), {})
 
-    def attach(self, loader: Any) -> None:
-        """Look at this loader from now on."""
-        self._loader = weakref.ref(loader)
+    def attach(self, figures: Callable[[], Figures]) -> None:
+        """Look at these figures of a loader from now on."""
+        self._figures = figures
 
     def tick(self) -> None:
         """Look, where the last look is a second ago."""
@@ -53,9 +52,8 @@ class LoaderWatch:
             return
         try:
             self._due = self._clock() + _LOOK_SECONDS
-            loader = self._loader()
-            if loader is not None:
-                self._look(loader.figures())
+            if self._figures is not None:
+                self._look(self._figures())
         finally:
             self._lock.release()
 
@@ -84,10 +82,17 @@ class LoaderWatch:
         }
 
     def close(self) -> None:
-        """The loader is closed."""
-        self._loader = lambda: None
-        if self._metrics is not None:
-            self._metrics.close()
+        """The loader is closed: its last figures are recorded."""
+        figures, self._figures = self._figures, None
+        if self._metrics is None:
+            return
+        # Garbage that is collected in the midst of a look may be the loader: then that look was the last.
+        if figures is not None and self._lock.acquire(blocking=False):
+            try:
+                self._metrics.record(figures())
+            finally:
+                self._lock.release()
+        self._metrics.close()
 
     def _look(self, figures: Figures) -> None:
         now = self._clock()
