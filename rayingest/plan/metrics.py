@@ -128,6 +128,12 @@ METRICS = (
         {"readers": "read", "decoders": "decode", "decoders_wanted": "decode_wanted"},
     ),
     Metric(
+        "rayingest_step_under_way_seconds",
+        "gauge",
+        "How long the loop has had its batch in hand, 0 where it has none; seconds of a step are counted when it ends",
+        {"step_under_way_seconds": "step"},
+    ),
+    Metric(
         "rayingest_look_timestamp_seconds",
         "gauge",
         "When all these figures were looked at, since 1970; 0 once the loader is closed",
