@@ -83,6 +83,25 @@ def test_the_table_names_the_slow_rank() -> None:
     assert top.table({})[0].startswith("no loader runs")
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nonsense", "HOST:PORT of a cluster's head is needed"),
+        ("ray://127.0.0.1:10001", "HOST:PORT of a cluster's head is needed"),
+        ("127.0.0.1:99999", "no Ray cluster answers there"),
+        ("127.0.0.1:1", "no Ray cluster answers there: [Errno 111] Connection refused"),
+    ],
+)
+def test_an_address_that_is_none_is_named(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, in a line; what is given goes before RAY_ADDRESS, which is used where nothing is."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+    done = CliRunner().invoke(app, ["top", "--address", address])
+    assert done.exit_code == 1
+    assert f"address={address}: {said}" in done.output
+    assert "RAY_ADDRESS=nowhere: HOST:PORT" in CliRunner().invoke(app, ["top"]).output
+
+
 def test_top_shows_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the cluster that this process is connected to, as often as asked for."""
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
