@@ -78,10 +78,14 @@ class RayMetrics:
 
 
 def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[_Series, float]]:
-    """Of each series; a figure that nodes have parts of is that of this node no more."""
+    """Of each series; a figure that nodes have parts of is that of this node no more.
+
+    Durations have none: of many nodes they would be a thousand series, and Ray takes 10 us for each.
+    """
     nodes: dict[str, dict[str, Any]] = figures.get(NODES, {})
     for figure, stage in metric.stages.items():
-        parts = [(node, of_node[figure]) for node, of_node in nodes.items() if figure in of_node]
+        by_node = {} if metric.kind == "durations" else nodes
+        parts = [(node, of_node[figure]) for node, of_node in by_node.items() if figure in of_node]
         if not parts and figure in figures:
             parts = [(here, figures[figure])]
         for node, value in parts:

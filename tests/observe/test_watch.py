@@ -68,6 +68,24 @@ def test_it_looks_once_a_second_and_tells_once_a_minute(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
+def test_looks_that_take_long_are_taken_less_often() -> None:
+    """A hundredth of a CPU at most, and conclusions are still of ten seconds."""
+    loader, kept, used = Loader(), Kept(), [0.0]
+
+    def figures() -> dict[str, Any]:
+        used[0] += 0.03
+        return loader()
+
+    watch = LoaderWatch(kept, clock=lambda: loader.now, cpu=lambda: used[0])
+    watch.attach(figures)
+    for tick in range(1000):
+        loader.now = tick / 10
+        watch.tick()
+    assert 30 <= len(kept.records) <= 35
+    assert used[0] <= 0.01 * loader.now + 0.03
+    assert 10 <= loader.now - watch._looks[0][0] < 10 + 2 * 3.1
+
+
 def test_the_last_figures_are_recorded_when_the_loader_is_closed() -> None:
     """However short it lived; and nothing from then on, nor is anything kept."""
     loader, kept = Loader(), Kept()
