@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from rayingest.plan.durations import BOUNDS
+from rayingest.plan.durations import BOUNDS, COARSE
 from rayingest.plan.metrics import LOOKED_AT, METRICS, NODES, TAGS, Figures, Metric
 
 _numbers: set[int] = set()
 """Of the loaders of this process that are open."""
 _KINDS = {"counter": Counter, "gauge": Gauge, "durations": Counter}
-_WITHIN = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+_WITHIN = (*((f"{BOUNDS[number]:g}", number + 1) for number in COARSE), ("+Inf", len(BOUNDS) + 1))
+"""Bounds that are exported, and of how many counts each is the sum."""
 
 
 class _Series(NamedTuple):
@@ -90,7 +91,7 @@ def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[_Seri
             parts = [(here, figures[figure])]
         for node, value in parts:
             if metric.kind == "durations":
-                for le, count in zip(_WITHIN, itertools.accumulate(value), strict=True):
-                    yield _Series(stage, node, le), float(count)
+                for le, counts in _WITHIN:
+                    yield _Series(stage, node, le), float(sum(value[:counts]))
             else:
                 yield _Series(stage, node), float(value)
