@@ -1,12 +1,16 @@
 """What metrics cost: CPU time of the training process a batch, with them and without, in turns on one loader.
 
-python jobs/bench_metrics.py
+    python jobs/bench_metrics.py
+
+Then what a look costs where all figures have grown, as they do in training, with the work of one node and of many, and
+the share of a CPU that comes to. Exit status 1 where looking and counting take more than `MOST` of a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,16 +23,19 @@ import ray
 import rayingest as ri
 from rayingest.observe.watch import LoaderWatch
 from rayingest.plan.durations import Durations
+from rayingest.plan.metrics import COUNTED, DURATIONS, NODES, Figures
 
+MOST = 0.01
 COUNTED_A_BATCH = 4
 """Its wait, its step, a read and a decode, at most, near enough."""
 
 
-def main() -> None:
-    """Print the medians with and without, what looking and counting cost, and their share."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+def main() -> int:
+    """Print the medians with and without, what looking and counting cost, and their share; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slices", type=int, default=40, help="with metrics, and as many without them")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each slice: a look is taken in each")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 32], help="from which a look has figures")
     options = parser.parse_args()
     ray.init("local", num_cpus=3, object_store_memory=200 << 20, include_dashboard=False, log_to_driver=False)
     slices: dict[bool, list[float]] = {True: [], False: []}
@@ -46,16 +53,19 @@ def main() -> None:
                 Durations.add = add if on else lambda self, seconds: None  # type: ignore[method-assign]
                 slices[on].append(cpu_a_batch(batches, options.seconds))
             Durations.add = add  # type: ignore[method-assign]
-            look = cost_of_a_look(loader)
+            looks = {nodes: cost_of_a_look(loader, nodes) for nodes in options.nodes}
     ray.shutdown()
     with_, without = (1e3 * statistics.median(slices[on]) for on in (True, False))
     halves = [1e3 * statistics.median(slices[False][half::2]) for half in (0, 1)]
     counts = COUNTED_A_BATCH * cost_of_a_count()
     print(f"CPU of the training process a batch: {with_:.3f} ms with metrics, {without:.3f} ms without")
     print(f"without, every other slice: {halves[0]:.3f} ms and {halves[1]:.3f} ms: so much is noise")
-    print(f"a look costs {1e3 * look:.3f} ms of CPU and is taken once a second: {look:.2%} of a CPU")
     print(f"counting a batch's durations costs {1e6 * counts:.2f} us: {1e3 * counts / without:.2%} of its CPU")
-    print(f"together, where a CPU does nothing but batches: {look + 1e3 * counts / without:.2%}")
+    shares = {nodes: look + 1e3 * counts / without for nodes, look in looks.items()}
+    for nodes, look in looks.items():
+        print(f"{nodes} node(s): a look costs {1e3 * look:.3f} ms of CPU; once a second, and with counting where a CPU")
+        print(f"    does nothing but batches: {shares[nodes]:.2%} of it")
+    return 0 if max(shares.values()) <= MOST else 1
 
 
 def cpu_a_batch(batches: Iterator[Any], seconds: float) -> float:
@@ -76,15 +86,34 @@ def cost_of_a_count(times: int = 100_000) -> float:
     return (time.thread_time() - begun) / times
 
 
-def cost_of_a_look(loader: ri.Loader, times: int = 50) -> float:
-    """Seconds of this thread's CPU, all figures told to Ray."""
+def cost_of_a_look(loader: ri.Loader, nodes: int, times: int = 50) -> float:
+    """Seconds of this thread's CPU, all figures told to Ray, every one of which has grown since the last look."""
     watch = loader.watch
     assert isinstance(watch, LoaderWatch)
-    begun = time.thread_time()
-    for _ in range(times):
-        watch._look(loader.figures())
-    return (time.thread_time() - begun) / times
+    spent = 0.0
+    for number in range(times):
+        begun = time.thread_time()
+        figures = loader.figures()
+        spent += time.thread_time() - begun
+        figures = grown(figures, number, nodes)
+        begun = time.thread_time()
+        watch._look(figures)
+        spent += time.thread_time() - begun
+    return spent / times
+
+
+def grown(figures: Figures, by: int, nodes: int) -> Figures:
+    """These figures when everything that is counted is so much more, with those of their first node on so many."""
+    more = _more(figures, by)
+    first = next(iter(figures[NODES].values()))
+    return {**more, NODES: {f"{node:08x}": _more(first, by) for node in range(nodes)}}
+
+
+def _more(figures: Figures, by: int) -> dict[str, Any]:
+    counted = {name: value + by for name, value in figures.items() if name in COUNTED}
+    durations = {name: [count + by for count in figures[name]] for name in DURATIONS if name in figures}
+    return {**figures, **counted, **durations}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,7 +28,7 @@ from ray.cluster_utils import Cluster
 
 import rayingest as ri
 from rayingest.observe.diagnose import WAIT_SHARE, Diagnosis, diagnose
-from rayingest.observe.top import parse, scrape, snapshots, table
+from rayingest.observe.top import Board, scrape, table
 from rayingest.plan.metrics import between
 
 BATCH, SAMPLE_SECONDS, STEP_SECONDS = 20, 0.005, 0.06
@@ -76,10 +76,11 @@ def planted(cluster: Cluster, slow: Any, folder: Path, workers: int, factor: flo
         batches: Iterator[Any] = chain.from_iterable(repeat(loader))
         while loader.figures()["decoders"] < workers:
             run(batches, 5)
-        exported, begun = parse(scrape(ray.nodes())), time.monotonic()
+        board = Board()
+        board.update(scrape(ray.nodes()))
         before = looked_at(loader, batches, steps, "slow node")
         time.sleep(1)  # Ray's nodes export once a second
-        seen = snapshots(exported, parse(scrape(ray.nodes())), time.monotonic() - begun)
+        seen = board.update(scrape(ray.nodes()))
         cluster.remove_node(slow)
         after = looked_at(loader, batches, steps, "consumer")
     name = slow.node_id[:8]

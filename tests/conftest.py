@@ -16,6 +16,8 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # For all processes that tests start, Ray's workers among them: they find the tests' modules, and compile modules once.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# What is exported is there soon, where a test waits for it; Ray's own pace is 10 s.
+os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - so spelt by Ray
 # An actor of Ray Train's that looks for nodes about to be taken away, of which there are none.
 os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
 

@@ -7,6 +7,7 @@ are counters, one for each bound, as Prometheus has histograms: Ray's own takes 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,13 +15,14 @@ import ray
 from ray.util.metrics import Counter, Gauge
 
 from rayingest.cluster.connection import Connection
-from rayingest.plan.durations import BOUNDS
-from rayingest.plan.metrics import METRICS, NODES, TAGS, Figures, Metric
+from rayingest.plan.durations import BOUNDS, COARSE
+from rayingest.plan.metrics import LOOKED_AT, METRICS, NODES, TAGS, Figures, Metric
 
 _numbers: set[int] = set()
 """Of the loaders of this process that are open."""
 _KINDS = {"counter": Counter, "gauge": Gauge, "durations": Counter}
-_WITHIN = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+_WITHIN = (*((f"{BOUNDS[number]:g}", number + 1) for number in COARSE), ("+Inf", len(BOUNDS) + 1))
+"""Bounds that are exported, and of how many counts each is the sum."""
 
 
 class _Series(NamedTuple):
@@ -46,7 +48,7 @@ class RayMetrics:
         self._number: int | None = next(n for n in itertools.count() if n not in _numbers)
         _numbers.add(self._number)
         self._node = context.get_node_id()[:8]
-        tags = {"job": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
+        tags = {"JobId": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
         self._metrics = []
         for metric in METRICS:
             names = (*TAGS, "le") if metric.kind == "durations" else TAGS
@@ -55,7 +57,10 @@ class RayMetrics:
             self._metrics.append((metric, exported, dict[_Series, float]()))
 
     def record(self, figures: Figures) -> None:
-        """What the figures are now, those of nodes by node."""
+        """What the figures are now, those of nodes by node. Nothing where Ray was shut down."""
+        if self._number is None or not self._connection.alive:
+            return
+        figures = {**figures, LOOKED_AT: time.time()}
         for metric, exported, told in self._metrics:
             for series, value in _values(metric, figures, self._node):
                 if metric.kind == "gauge":  # Ray forgets it with every export
@@ -77,15 +82,19 @@ class RayMetrics:
 
 
 def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[_Series, float]]:
-    """Of each series; a figure that nodes have parts of is that of this node no more."""
+    """Of each series; a figure that nodes have parts of is that of this node no more.
+
+    Durations have none: of many nodes they would be a thousand series, and Ray takes 10 us for each.
+    """
     nodes: dict[str, dict[str, Any]] = figures.get(NODES, {})
     for figure, stage in metric.stages.items():
-        parts = [(node, of_node[figure]) for node, of_node in nodes.items() if figure in of_node]
+        by_node = {} if metric.kind == "durations" else nodes
+        parts = [(node, of_node[figure]) for node, of_node in by_node.items() if figure in of_node]
         if not parts and figure in figures:
             parts = [(here, figures[figure])]
         for node, value in parts:
             if metric.kind == "durations":
-                for le, count in zip(_WITHIN, itertools.accumulate(value), strict=True):
-                    yield _Series(stage, node, le), float(count)
+                for le, counts in _WITHIN:
+                    yield _Series(stage, node, le), float(sum(value[:counts]))
             else:
                 yield _Series(stage, node), float(value)

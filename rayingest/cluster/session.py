@@ -11,6 +11,8 @@ import hashlib
 import json
 import logging
 import os
+import re
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +25,7 @@ from rayingest.errors import ConfigError, WorkerError
 
 _LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
 _POLL_SECONDS = 0.05
+_ANSWER_SECONDS = 5.0
 
 _log = logging.getLogger("rayingest")
 
@@ -40,6 +43,28 @@ def connect(start_timeout: float) -> None:
         _init(address or "local")
         return
     _connect_together(start_timeout)
+
+
+def connect_to_running(address: str | None) -> None:
+    """Connect this process, unless it is, to the cluster at HOST:PORT; None: that of RAY_ADDRESS, or of this machine.
+
+    ConfigError for what is no address, and where nothing answers: after seconds, where Ray would try for minutes.
+    """
+    if ray.is_initialized():
+        return
+    where, address = ("address", address) if address else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS") or "auto")
+    if address != "auto":
+        found = re.fullmatch(r"\[?([^/\[\]]+?)\]?:(\d{1,5})", address)
+        if found is None:
+            raise ConfigError(f"{where}={address}: HOST:PORT of a cluster's head is needed, as in 10.0.0.1:6379")
+        try:
+            socket.create_connection((found[1], int(found[2])), timeout=_ANSWER_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"{where}={address}: no Ray cluster answers there: {error}") from error
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"{where}={address}: no Ray cluster was found: {error}") from error
 
 
 def _no_client(what: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -54,7 +53,9 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
 
     @app.command()
     def top(
-        address: Annotated[str, typer.Option(help="The cluster's; default: RAY_ADDRESS, or one here.")] = "auto",
+        address: Annotated[
+            str, typer.Option(metavar="HOST:PORT", help="The cluster's; default: RAY_ADDRESS, or one here.")
+        ] = "",
         every: Annotated[float, typer.Option(min=0.5, help="Seconds; Ray has new figures every 10.")] = 10.0,
         times: Annotated[int, typer.Option(min=0, help="How often; 0 until it is interrupted.")] = 0,
         debug: _Debug = False,
@@ -67,19 +68,15 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
 def _top(address: str, every: float, times: int) -> None:
     import ray
 
-    from rayingest.observe.top import parse, scrape, snapshots, table
+    from rayingest.cluster.session import connect_to_running
+    from rayingest.observe.top import Board, scrape, table
 
-    if not ray.is_initialized():
-        try:
-            ray.init(address=os.environ.get("RAY_ADDRESS", address), log_to_driver=False, logging_level="error")
-        except ConnectionError as error:
-            raise ConfigError(f"no Ray cluster answers at {address}: {error}; give --address") from error
-    before, then = parse(scrape(ray.nodes())), time.monotonic()
+    connect_to_running(address or None)
+    board = Board()
+    board.update(scrape(ray.nodes()))
     for number in itertools.count(1):
         time.sleep(every)
-        after, now = parse(scrape(ray.nodes())), time.monotonic()
-        lines = table(snapshots(before, after, now - then))
-        before, then = after, now
+        lines = table(board.update(scrape(ray.nodes())))
         if sys.stdout.isatty():
             typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
         typer.echo("\n".join(lines))

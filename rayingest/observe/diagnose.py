@@ -29,7 +29,7 @@ _SMALL, _LARGE = 256 << 10, 2 << 20
 @dataclass(frozen=True)
 class Diagnosis:
     """`bottleneck`: "consumer" (all is well), "storage", "decode", "transfer", "memory budget", "slow node", "slow
-    rank" or "workers" (there are none yet); "unknown" before there is anything to go by.
+    rank" or "workers" (there are none yet); "unknown" where there is nothing to go by.
 
     `share` of the loop's time that it waited, 0 to 1. `settings` are options that would help, by name: of `loader`, and
     `block_bytes` of the reader.
@@ -47,8 +47,8 @@ class Diagnosis:
 
 def wait_share(seen: Snapshot) -> float:
     """Part of the loop's time that it waited for data, 0 to 1."""
-    wait, step = seen["wait_seconds"], seen["step_seconds"]
-    stalled = max(wait, sum(stalls(seen).values()))  # the batch that is waited for now is in the second alone
+    step = seen["step_seconds"] + min(seen["step_under_way_seconds"], seen.seconds)
+    stalled = max(seen["wait_seconds"], sum(stalls(seen).values()))  # the wait of this moment is in the second alone
     return stalled / (stalled + step) if stalled + step > 0 else 0.0
 
 
@@ -61,8 +61,8 @@ def diagnose(seen: Snapshot) -> Diagnosis:
     """What kept one loader's loop waiting."""
     share, causes = wait_share(seen), stalls(seen)
     total = sum(causes.values())
-    if not seen["batches"] and not total:
-        return Diagnosis("unknown", share, "nothing has been asked for yet")
+    if not seen["batches"] and not total and not seen["step_under_way_seconds"]:
+        return Diagnosis("unknown", share, "nothing was asked for")
     if share < WAIT_SHARE:
         return Diagnosis("consumer", share, f"the loop waits for data {share:.0%} of its time")
     cause = max(causes, key=lambda name: causes[name]) if total else ""

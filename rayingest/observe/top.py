@@ -6,17 +6,20 @@ Owns the way back from metrics to figures, and the table. Asks Ray only where it
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rayingest.observe.diagnose import diagnose, diagnose_ranks
-from rayingest.plan.metrics import METRICS, NODES, Snapshot, between
+from rayingest.plan.metrics import LOOKED_AT, METRICS, NODES, Snapshot, between
 
 _LINE = re.compile(r"^(ray_rayingest_\w+)\{(.*)\} (\S+)")
 _TAG = re.compile(r'(\w+)="([^"]*)"')
 _TIMEOUT_SECONDS = 3.0
+_GONE_SECONDS = 30.0
+"""Without a new look at it a loader's process has ended: Ray exports every 10 s."""
 
 _FIGURES = {
     (f"ray_{metric.name}" + ("_total" if metric.kind == "counter" else ""), stage): figure
@@ -36,9 +39,18 @@ class Seen:
     figures: dict[str, Any] = field(default_factory=lambda: {NODES: {}})
 
     def add(self, figure: str, node: str, value: float) -> None:
-        """One more value: a figure is the sum of what its nodes tell."""
-        self.figures[figure] = self.figures.get(figure, 0.0) + value
-        self.figures[NODES].setdefault(node, {})[figure] = value
+        """One more value: a figure is the sum of what its nodes tell, and of processes that had the same rank."""
+        if figure == LOOKED_AT:
+            self.figures[figure] = max(value, self.looked_at)
+            return
+        of_node = self.figures[NODES].setdefault(node, {})
+        for figures in (self.figures, of_node):
+            figures[figure] = figures.get(figure, 0.0) + value
+
+    @property
+    def looked_at(self) -> float:
+        """When the loader's process had these figures, by its clock; 0 where it has closed the loader, or ended."""
+        return float(self.figures.get(LOOKED_AT, 0.0))
 
 
 def parse(text: str) -> dict[Key, Seen]:
@@ -51,7 +63,7 @@ def parse(text: str) -> dict[Key, Seen]:
         tags = dict(_TAG.findall(match[2]))
         figure = _FIGURES.get((match[1], tags.get("stage", "")))
         if figure is not None:
-            key = tags.get("job", ""), tags.get("rank", ""), tags.get("loader", "")
+            key = tags.get("JobId", ""), tags.get("rank", ""), tags.get("loader", "")
             found.setdefault(key, Seen()).add(figure, tags.get("node", ""), float(match[3]))
     return found
 
@@ -71,11 +83,33 @@ def scrape(nodes: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(texts)
 
 
-def snapshots(before: Mapping[Key, Seen], after: Mapping[Key, Seen], seconds: float) -> dict[Key, Snapshot]:
-    """What each loader did in between; one that is new is left out until the next time."""
-    return {
-        key: between(before[key].figures, after[key].figures, seconds) for key in sorted(before.keys() & after.keys())
-    }
+class Board:
+    """What each loader did of late, from one scrape to the next; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looks: dict[Key, list[tuple[float, Seen]]] = {}  # by when they came: the last two that differ
+
+    def update(self, exported: str) -> dict[Key, Snapshot]:
+        """From what all nodes export now: every loader that lives and was looked at twice, between its last two looks.
+
+        Ray exports less often than it may be asked, and at its own times, so the looks' times are those of the figures.
+        """
+        now, seen = self._clock(), parse(exported)
+        for key, one in seen.items():
+            looks = self._looks.get(key, [])
+            if one.looked_at and (not looks or one.looked_at > looks[-1][1].looked_at):
+                self._looks[key] = [*looks[-1:], (now, one)]
+        for key, looks in list(self._looks.items()):
+            told_closed = key in seen and seen[key].figures.get(LOOKED_AT) == 0
+            if told_closed or now - looks[-1][0] > _GONE_SECONDS:
+                del self._looks[key]
+        return {key: _between(*looks) for key, looks in sorted(self._looks.items()) if len(looks) > 1}
+
+
+def _between(before: tuple[float, Seen], after: tuple[float, Seen]) -> Snapshot:
+    (_, earlier), (_, later) = before, after
+    return between(earlier.figures, later.figures, later.looked_at - earlier.looked_at)
 
 
 _HEADS = ("job", "rank", "loader", "samples/s", "batches/s", "waits", "in store", "queue", "decoders", "bottleneck")
@@ -85,7 +119,7 @@ _WIDTHS = (9, 5, 7, 11, 10, 6, 16, 14, 9, 13)
 def table(seen: Mapping[Key, Snapshot]) -> list[str]:
     """Lines: a loader each, and below them the advice for each job."""
     if not seen:
-        return ["no loader runs on this cluster, or none has told anything yet: new figures come every 10 s"]
+        return ["no loader runs on this cluster, or none has told twice what it did: new figures come every 10 s"]
     lines = [_row(_HEADS)]
     for key, one in seen.items():
         queue = f"r{one['reads_under_way']:.0f} d{one['decodes_under_way']:.0f} b{one['batches_ready']:.0f}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,9 @@ from rayingest.plan.durations import quantile
 from rayingest.plan.metrics import Figures, Metrics, Snapshot, Span, between, no_span
 
 _LOOK_SECONDS = 1.0
-_LOOKS = 10
+_LOOK_SHARE = 0.01
+"""Of a CPU that looks may take: where one takes longer, with many nodes to tell of, the next comes later."""
+_SEEN_SECONDS = 10.0
 """A conclusion is drawn from so many."""
 _TELL_SECONDS = 60.0
 SCALE_SECONDS = 5.0
@@ -27,35 +28,39 @@ _log = logging.getLogger("rayingest")
 
 
 class LoaderWatch:
-    """The watch of one loader; `metrics` is where its figures go, `rescale` who draws conclusions every few seconds."""
+    """The watch of one loader; `metrics` is where its figures go, `rescale` who draws conclusions every few seconds.
+
+    `clock` gives seconds, `cpu` those of the CPU that this thread has had.
+    """
 
     def __init__(
         self,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         rescale: Callable[[Snapshot], None] | None = None,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._metrics, self._clock, self._rescale = metrics, clock, rescale
-        self._loader: Callable[[], Any] = lambda: None
+        self._metrics, self._clock, self._rescale, self._cpu = metrics, clock, rescale, cpu
+        self._figures: Callable[[], Figures] | None = None
         self._lock = threading.Lock()
-        self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})], maxlen=_LOOKS + 1)
+        self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})])
         self._traced: Span = no_span
         self._due = self._told = clock()
         self._scaled: tuple[float, Figures] = (clock(), {})
 
-    def attach(self, loader: Any) -> None:
-        """Look at this loader from now on."""
-        self._loader = weakref.ref(loader)
+    def attach(self, figures: Callable[[], Figures]) -> None:
+        """Look at these figures of a loader from now on."""
+        self._figures = figures
 
     def tick(self) -> None:
-        """Look, where the last look is a second ago."""
+        """Look, where the last look is a second ago, and took no more than a hundredth of the time since."""
         if self._clock() < self._due or not self._lock.acquire(blocking=False):
             return
         try:
-            self._due = self._clock() + _LOOK_SECONDS
-            loader = self._loader()
-            if loader is not None:
-                self._look(loader.figures())
+            begun = self._cpu()
+            if self._figures is not None:
+                self._look(self._figures())
+            self._due = self._clock() + max(_LOOK_SECONDS, (self._cpu() - begun) / _LOOK_SHARE)
         finally:
             self._lock.release()
 
@@ -84,14 +89,23 @@ class LoaderWatch:
         }
 
     def close(self) -> None:
-        """The loader is closed."""
-        self._loader = lambda: None
-        if self._metrics is not None:
-            self._metrics.close()
+        """The loader is closed: its last figures are recorded."""
+        figures, self._figures = self._figures, None
+        if self._metrics is None:
+            return
+        # Garbage that is collected in the midst of a look may be the loader: then that look was the last.
+        if figures is not None and self._lock.acquire(blocking=False):
+            try:
+                self._metrics.record(figures())
+            finally:
+                self._lock.release()
+        self._metrics.close()
 
     def _look(self, figures: Figures) -> None:
         now = self._clock()
         self._looks.append((now, figures))
+        while now - self._looks[1][0] >= _SEEN_SECONDS:
+            self._looks.popleft()
         if self._metrics is not None:
             self._metrics.record(figures)
         if self._rescale is not None and now - self._scaled[0] >= SCALE_SECONDS:

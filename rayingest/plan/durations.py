@@ -1,4 +1,4 @@
-"""How long things took, as counts: how many took up to one millisecond, up to two, up to five, and so on.
+"""How long things took, as counts: how many took up to one millisecond, up to 1.25, up to 1.6, and so on.
 
 Owns the bounds. Counts are cheap to keep, add up over workers and nodes, and their differences are those of any while.
 """
@@ -8,8 +8,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-BOUNDS = tuple(digit * scale for scale in (0.001, 0.01, 0.1, 1.0, 10.0) for digit in (1, 2, 5))
-"""Seconds, ascending; what took longer than the last is counted behind it."""
+_STEPS = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)
+"""Of a decade, as even as preferred numbers are (ISO 3, R10)."""
+_ALL = tuple((step * scale, step) for scale in (0.001, 0.01, 0.1, 1.0, 10.0) for step in _STEPS)
+BOUNDS = tuple(bound for bound, _ in _ALL if bound <= 50)
+"""Seconds, ascending, each at most 1.28 times the one before; what took longer than the last is counted behind it."""
+COARSE = tuple(number for number, (bound, step) in enumerate(_ALL) if bound <= 50 and step in {1, 2, 5})
+"""Which of them do where every bound has its price."""
 
 Counts = list[int]
 """How many took up to each bound, and longer than the one before; how many longer than all."""

@@ -18,6 +18,9 @@ Figures = Mapping[str, Any]
 NODES = "nodes"
 """The figure that holds, by node, those figures that are of the work done there: the parts of their totals."""
 
+LOOKED_AT = "looked_at"
+"""The figure that says when the others were recorded, in seconds since 1970. Whoever exports them adds it."""
+
 STALLS = {
     "workers": "a worker to come",
     "read": "blocks being read",
@@ -41,8 +44,9 @@ class Metric:
     stages: Mapping[str, str]
 
 
-TAGS = ("job", "rank", "loader", "stage", "node")
-"""`loader` numbers those of a process, since a rank may have several; `node` is where the work was done."""
+TAGS = ("JobId", "rank", "loader", "stage", "node")
+"""`JobId` is named as in Ray's own metrics: Prometheus has a `job` of its own, for what it scrapes. `loader` numbers
+those of a process, since a rank may have several; `node` is where the work was done."""
 
 METRICS = (
     Metric(
@@ -123,6 +127,18 @@ METRICS = (
         "Workers that run, and how many decoders there should be",
         {"readers": "read", "decoders": "decode", "decoders_wanted": "decode_wanted"},
     ),
+    Metric(
+        "rayingest_step_under_way_seconds",
+        "gauge",
+        "How long the loop has had its batch in hand, 0 where it has none; seconds of a step are counted when it ends",
+        {"step_under_way_seconds": "step"},
+    ),
+    Metric(
+        "rayingest_look_timestamp_seconds",
+        "gauge",
+        "When all these figures were looked at, since 1970; 0 once the loader is closed",
+        {LOOKED_AT: "look"},
+    ),  # the last: where it has changed, so has everything else
 )
 
 COUNTED = frozenset(figure for metric in METRICS if metric.kind == "counter" for figure in metric.stages)
@@ -149,8 +165,8 @@ class Metrics(Protocol):
 class Watch(Protocol):
     """Who looks at a loader from time to time."""
 
-    def attach(self, loader: Any) -> None:
-        """Look at the figures of this loader, which is not kept alive."""
+    def attach(self, figures: Callable[[], Figures]) -> None:
+        """Look at these figures of a loader from now on, and once more when it is closed; callable from any thread."""
 
     def tick(self) -> None:
         """Look, if it is time to. Costs next to nothing where it is not. Callable from any thread."""

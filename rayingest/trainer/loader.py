@@ -10,6 +10,7 @@ import operator
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -107,9 +108,10 @@ class Loader:
         self._pass_ended = ""  # why those before it may not
         self._timer = StepTimer(clock, span)
         self.watch = watch
+        self._figures = partial(_figures, source, self._timer, batches, self._slots)
         self._close = weakref.finalize(self, _close, source, batches, watch)
         if watch is not None:
-            watch.attach(self)
+            watch.attach(self._figures)
 
     @property
     def epoch(self) -> int:
@@ -171,12 +173,7 @@ class Loader:
 
     def figures(self) -> dict[str, Any]:
         """The source's figures and the loop's own, since the loader was made, without conclusions."""
-        own = {
-            "slots": self._slots.slots,
-            "slot_bytes": self._slots.nbytes,
-            "pinned_bytes": self._slots.pinned_bytes,
-        }
-        return {**self._source.stats(), **self._timer.stats(), **self._batches.stats(), **own}
+        return self._figures()
 
     def close(self) -> None:
         """Close the source and give back everything but the batches already handed out. Idempotent."""
@@ -292,6 +289,12 @@ def _batches(
         may_run_ahead=may_run_ahead,
         span=span,
     )
+
+
+def _figures(source: BatchSource, timer: StepTimer, batches: Batches, slots: SlotPool) -> dict[str, Any]:
+    """A loader's, for those who must not keep it alive."""
+    own = {"slots": slots.slots, "slot_bytes": slots.nbytes, "pinned_bytes": slots.pinned_bytes}
+    return {**source.stats(), **timer.stats(), **batches.stats(), **own}
 
 
 def _close(source: BatchSource, batches: Batches, watch: Watch | None) -> None:

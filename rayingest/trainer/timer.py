@@ -45,12 +45,17 @@ class StepTimer:
         self._batches += 1
 
     def stats(self) -> dict[str, Any]:
-        """`batches`, `wait_seconds`, `step_seconds`, `wait_share` of the first in both, 0 to 1, and counts of each."""
+        """`batches`, `wait_seconds`, `step_seconds`, `wait_share` of the first in both, 0 to 1, and counts of each.
+
+        Steps are counted when they end; `step_under_way_seconds` is how long there has been a batch in hand, 0 if none.
+        """
+        handed_at = self._handed_at
         total = self._wait + self._work
         return {
             "batches": self._batches,
             "wait_seconds": self._wait,
             "step_seconds": self._work,
+            "step_under_way_seconds": 0.0 if handed_at is None else self._clock() - handed_at,
             "wait_share": self._wait / total if total else 0.0,
             "wait_durations": self._waits.counts.copy(),
             "step_durations": self._steps.counts.copy(),

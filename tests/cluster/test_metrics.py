@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 
 import rayingest as ri
+from jobs.bench_metrics import cost_of_a_look
 from rayingest.cluster import metrics
+from rayingest.observe import top
 from rayingest.plan.durations import Durations
-from rayingest.plan.metrics import METRICS, NODES
+from rayingest.plan.metrics import LOOKED_AT, METRICS, NODES, Snapshot
 from tests.streams import images
 
 
@@ -33,18 +37,52 @@ class Exported:
 
 
 def test_a_loader_has_a_figure_for_every_metric(shards: str, pool_of_1: ri.Pool) -> None:
-    """But for those of a device; as many waits and steps are counted as there were, and what workers took by node."""
+    """But for those of a device, and the time. Waits and steps are counted one by one, what workers took by node."""
     with images(shards, 10).loader(pool=pool_of_1, epochs=1) as loader:
         batches = sum(1 for _ in loader)
         figures = loader.stats()
     there = {figure for metric in METRICS for figure in metric.stages}
-    assert there - figures.keys() == {"copy_seconds", "bytes_copied"}
+    assert there - figures.keys() == {"copy_seconds", "bytes_copied", LOOKED_AT}
     assert sum(figures["wait_durations"]) == sum(figures["step_durations"]) == batches
     assert figures["p95_seconds"].keys() == {"wait", "step", "read", "decode"}
     (node,) = figures[NODES].values()
     for figure in ("read_durations", "decode_durations", "queue_seconds", "bytes_read"):
         assert node[figure] == figures[figure]
     assert sum(node["read_durations"]) > 0
+
+
+def test_top_sees_what_a_loader_did(
+    shards: str, pool_of_1: ri.Pool, cluster: Any, wait_until: Callable[..., None]
+) -> None:
+    """From what Ray really exports: its rates while it runs; none once it is closed, when all it did is counted."""
+    board = top.Board()
+    key = str(cluster.get_runtime_context().get_job_id()), "4", "0"  # a rank that no other test has
+
+    def looked() -> Snapshot | None:
+        return board.update(top.scrape(cluster.nodes())).get(key)
+
+    def shown() -> bool:
+        for _ in range(5):
+            next(batches)
+            time.sleep(0.02)
+        seen = looked()
+        return seen is not None and 0 < seen["batches"] < loader.stats()["batches"]
+
+    def counted() -> float | None:
+        seen = top.parse(top.scrape(cluster.nodes())).get(key)
+        return None if seen is None else seen.figures.get("batches")
+
+    with images(shards, 10).loader(pool=pool_of_1, rank=4, world_size=5) as loader:
+        batches = chain.from_iterable(repeat(loader))
+        wait_until(shown, 60)
+        seen = looked()
+        assert seen is not None
+        assert 0.5 < seen.seconds < 30
+        assert seen["max_bytes"] == loader.stats()["max_bytes"]
+        assert seen.nodes.keys() == loader.stats()[NODES].keys()
+        done = loader.stats()["batches"]
+    wait_until(lambda: counted() == done, 60)
+    wait_until(lambda: looked() is None, top._GONE_SECONDS / 2)
 
 
 def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,12 +106,7 @@ def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_look_costs_under_one_percent_of_a_cpu(shards: str, pool_of_1: ri.Pool) -> None:
-    """It is taken once a second, and tells Ray all figures; `jobs/bench_metrics.py` measures all that metrics cost."""
+    """All figures have grown, on 32 nodes; it is taken once a second. `jobs/bench_metrics.py` measures all there is."""
     with images(shards, 10).loader(pool=pool_of_1) as loader:
         next(iter(loader))
-        told = metrics.RayMetrics(0)
-        begun = time.thread_time()
-        for _ in range(20):
-            told.record(loader.stats())
-        assert (time.thread_time() - begun) / 20 < 0.01
-        told.close()
+        assert cost_of_a_look(loader, nodes=32, times=20) < 0.01

@@ -19,6 +19,12 @@ def snapshot(nodes: Any = None, **figures: float) -> Snapshot:
 CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
     "no wait": (snapshot(wait_seconds=0.1, step_seconds=9.9, stall_decode_seconds=0.1), "consumer", {}),
     "nothing asked for": (Snapshot(10.0, {}), "unknown", {}),
+    "a step that takes longer than was looked": (Snapshot(10.0, {"step_under_way_seconds": 25.0}), "consumer", {}),
+    "a long step after a short wait": (
+        Snapshot(10.0, {"batches": 1, "wait_seconds": 0.2, "stall_read_seconds": 0.2, "step_under_way_seconds": 9.8}),
+        "consumer",
+        {},
+    ),
     "reads": (snapshot(stall_read_seconds=4, stall_decode_seconds=1, bytes_read=1e6, read_seconds=20), "storage", {}),
     "reads of small blocks": (
         snapshot(stall_read_seconds=5, bytes_read=1e6, blocks_read=100, read_seconds=20),

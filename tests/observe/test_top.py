@@ -8,15 +8,15 @@ from typer.testing import CliRunner
 
 from rayingest.cli import app
 from rayingest.observe import top
-from rayingest.plan.metrics import METRICS
+from rayingest.plan.metrics import METRICS, Snapshot
 
-JOB = 'Component="core_worker",job="01000000",loader="0"'
+JOB = 'Component="core_worker",JobId="01000000",loader="0"'
 
 
-def exported(scale: float, *, wait: float = 1.0) -> str:
-    """What two nodes export of a job of two ranks, the second of which waits."""
-    lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{job="01000000"} 5']
-    for rank, waits in (("0", 0.0), ("1", wait)):
+def exported(scale: float, *, closed: bool = False) -> str:
+    """What two nodes export of a job of two ranks, the second of which waits, looked at `5 * scale` s after 1970."""
+    lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{JobId="01000000"} 5']
+    for rank, waits in (("0", 0.0), ("1", 1.0)):
         tags = f'{JOB},rank="{rank}"'
         for node in ("a", "b"):
             lines.append(f'ray_rayingest_seconds_total{{{tags},node="{node}",stage="decode"}} {2 * scale}')
@@ -28,15 +28,45 @@ def exported(scale: float, *, wait: float = 1.0) -> str:
         lines.append(f'ray_rayingest_samples_total{{{here},stage="assemble"}} {100 * scale}')
         lines.append(f'ray_rayingest_batches_total{{{here},stage="step"}} {4 * scale}')
         lines.append(f'ray_rayingest_workers{{{here},stage="decode"}} 2.0')
+        lines.append(f'ray_rayingest_look_timestamp_seconds{{{here},stage="look"}} {0 if closed else 5 * scale}')
     return "\n".join(lines)
+
+
+def board_of(*texts: str, seconds: float = 10.0) -> dict[top.Key, Snapshot]:
+    """What is known when all of these were exported, one in so many seconds."""
+    now = 0.0
+    board = top.Board(lambda: now)
+    for text in texts:
+        seen = board.update(text)
+        now += seconds
+    return seen
 
 
 def test_figures_come_back_from_what_is_exported() -> None:
     """Those of nodes summed up and by node; counters as differences, gauges as they are."""
-    seen = top.snapshots(top.parse(exported(1)), top.parse(exported(3)), 10.0)
+    seen = board_of(exported(1), exported(3))
     one = seen["01000000", "1", "0"]
     assert (one["decode_seconds"], one["samples"], one["decoders"], one["wait_seconds"]) == (8, 200, 2, 2)
     assert one.nodes["b"] == {"decode_seconds": 4, "samples_decoded": 100}
+
+
+def test_rates_are_of_the_time_between_looks() -> None:
+    """However often what is exported is asked for, and whether or not there is anything new."""
+    texts = [exported(1), exported(1), exported(3), exported(3), exported(3)]
+    for number in (3, 4, 5):
+        seen = board_of(*texts[:number], seconds=1.0)
+        assert {one.seconds for one in seen.values()} == {10.0}
+        assert {one["samples"] for one in seen.values()} == {200}
+
+
+def test_loaders_that_are_closed_are_gone() -> None:
+    """At once where they say so, else, where their process ended, when nothing new has come for long."""
+    assert board_of(exported(1), exported(3), exported(3, closed=True)) == {}
+    ended = "\n".join(line for line in exported(3).splitlines() if "timestamp" not in line)
+    for left in (ended, exported(3)):
+        assert len(board_of(exported(1), exported(3), left)) == 2
+        assert board_of(exported(1), exported(3), *6 * [left]) == {}
+    assert board_of(ended, ended) == {}
 
 
 def test_every_exported_series_has_its_figure() -> None:
@@ -46,11 +76,30 @@ def test_every_exported_series_has_its_figure() -> None:
 
 def test_the_table_names_the_slow_rank() -> None:
     """A line a loader, and the advice for the job."""
-    lines = top.table(top.snapshots(top.parse(exported(1)), top.parse(exported(3)), 10.0))
+    lines = top.table(board_of(exported(1), exported(3)))
     assert " ".join(lines[1].split()) == "01000000 0 0 20.0 0.8 0% 0/0 MiB r0 d0 b0 2 consumer"
     assert lines[2].split()[-1] == "decode"
     assert lines[3].startswith("job 01000000: slow rank: rank 1 loader 0 waits 50% of its time, the others 0%")
     assert top.table({})[0].startswith("no loader runs")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nonsense", "HOST:PORT of a cluster's head is needed"),
+        ("ray://127.0.0.1:10001", "HOST:PORT of a cluster's head is needed"),
+        ("127.0.0.1:99999", "no Ray cluster answers there"),
+        ("127.0.0.1:1", "no Ray cluster answers there: [Errno 111] Connection refused"),
+    ],
+)
+def test_an_address_that_is_none_is_named(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, in a line; what is given goes before RAY_ADDRESS, which is used where nothing is."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+    done = CliRunner().invoke(app, ["top", "--address", address])
+    assert done.exit_code == 1
+    assert f"address={address}: {said}" in done.output
+    assert "RAY_ADDRESS=nowhere: HOST:PORT" in CliRunner().invoke(app, ["top"]).output
 
 
 def test_top_shows_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from rayingest.plan.metrics import between
 
 
 class Loader:
-    """One that has decoded for as long as its loop waited."""
+    """The figures of one that has decoded for as long as its loop waited."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.share = 0.5
 
-    def figures(self) -> dict[str, Any]:
+    def __call__(self) -> dict[str, Any]:
         waited = self.now * self.share
         return {
             "batches": int(self.now),
@@ -59,27 +59,49 @@ def test_it_looks_once_a_second_and_tells_once_a_minute(caplog: pytest.LogCaptur
     assert [record.message for record in caplog.records] == 2 * [
         "decode: the loop waits 50% of its time, 100% of that for decoding; workers=2 instead of 1"
     ]
-    assert watch.findings(loader.figures())["bottleneck"] == "decode"
+    assert watch.findings(loader())["bottleneck"] == "decode"
     loader.share = 0.0
     caplog.clear()
     for _ in range(1250):
         loader.now += 0.1
         watch.tick()
     assert not caplog.records
-    watch.close()
-    assert kept.closed == 1
 
 
-def test_a_loader_that_is_gone_is_not_looked_at() -> None:
-    """The watch does not keep it."""
+def test_looks_that_take_long_are_taken_less_often() -> None:
+    """A hundredth of a CPU at most, and conclusions are still of ten seconds."""
+    loader, kept, used = Loader(), Kept(), [0.0]
+
+    def figures() -> dict[str, Any]:
+        used[0] += 0.03
+        return loader()
+
+    watch = LoaderWatch(kept, clock=lambda: loader.now, cpu=lambda: used[0])
+    watch.attach(figures)
+    for tick in range(1000):
+        loader.now = tick / 10
+        watch.tick()
+    assert 30 <= len(kept.records) <= 35
+    assert used[0] <= 0.01 * loader.now + 0.03
+    assert 10 <= loader.now - watch._looks[0][0] < 10 + 2 * 3.1
+
+
+def test_the_last_figures_are_recorded_when_the_loader_is_closed() -> None:
+    """However short it lived; and nothing from then on, nor is anything kept."""
     loader, kept = Loader(), Kept()
-    watch, gone = LoaderWatch(kept), weakref.ref(loader)
+    watch = LoaderWatch(kept, clock=lambda: 0.0)
     watch.attach(loader)
+    watch.tick()
+    loader.now = 0.5
+    watch.close()
+    assert [record["wait_seconds"] for record in kept.records] == [0.0, 0.25]
+    assert kept.closed == 1
+    gone = weakref.ref(loader)
     del loader
     gc.collect()
-    watch.tick()
     assert gone() is None
-    assert kept.records == []
+    watch.tick()
+    assert len(kept.records) == 2
 
 
 def test_what_counts_grows_and_what_does_not_is_as_it_is() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayingest.plan.durations import BOUNDS, Durations, grown, quantile, together
+from rayingest.plan.durations import BOUNDS, COARSE, Durations, grown, quantile, together
 
 
 def test_each_is_counted_once_at_the_least_bound_that_holds_it() -> None:
@@ -15,6 +15,8 @@ def test_each_is_counted_once_at_the_least_bound_that_holds_it() -> None:
     assert seen.counts[:2] == [2, 1]
     assert seen.counts[-2:] == [1, 1]
     assert list(BOUNDS) == sorted(BOUNDS)
+    assert [f"{BOUNDS[number]:g}" for number in COARSE[:4]] == ["0.001", "0.002", "0.005", "0.01"]
+    assert BOUNDS[COARSE[-1]] == BOUNDS[-1] == 50
 
 
 def test_quantiles_are_those_of_the_values_to_the_bounds() -> None:
@@ -24,6 +26,10 @@ def test_quantiles_are_those_of_the_values_to_the_bounds() -> None:
         seen.add(i / 1000)
     assert quantile(seen.counts, 0.95) == pytest.approx(0.95, abs=0.01)
     assert quantile(seen.counts, 0.1) == pytest.approx(0.1, abs=0.01)
+    for seconds in (0.0013, 0.0503, 0.7, 31.0):  # all alike: the least that bounds can tell
+        alike = Durations()
+        alike.add(seconds)
+        assert seconds <= quantile(alike.counts, 0.95) * 1.02 <= 1.3 * seconds
     seen.add(1e9)
     assert quantile(seen.counts, 1.0) == BOUNDS[-1]
     assert quantile(Durations().counts, 0.5) is None
