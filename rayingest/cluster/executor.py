@@ -26,7 +26,6 @@ from rayingest.cluster.holdings import Holdings, Parcel
 from rayingest.cluster.pool import Loss, Member, Pool
 from rayingest.cluster.timings import Timings
 from rayingest.cluster.waiting import waiting_for
-from rayingest.errors import WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
 from rayingest.plan.metrics import Span, no_span
@@ -257,7 +256,7 @@ class Executor:
 
     def clear(self) -> None:
         """Give up every reference, and have the workers forget the stream."""
-        with contextlib.suppress(WorkerError):  # shut down, and the workers with it
+        with contextlib.suppress(Exception):  # whoever does not hear it is going, or all of Ray is
             for member in self._members.values():
                 self._connection.call(member.actor.forget, self._key)
         for kept in (self._members, self._calls, self._answers.blocks, self._answers.outputs, self._holdings):

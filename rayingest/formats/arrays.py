@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rayingest.errors import ConfigError
 from rayingest.formats.columns import array_encoding, fixed_column, number_column
 from rayingest.formats.protocol import OFFSET, Block, Shard, check_samples, raw_table
 from rayingest.plan.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
@@ -17,6 +18,14 @@ from rayingest.plan.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
 def row_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> int:
     """Bytes of a row of this dtype and shape."""
     return dtype.itemsize * math.prod(shape)
+
+
+def check_rows(shard: Shard, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    """ConfigError for an array whose rows, of this dtype and shape, are nothing that a batch can hold."""
+    if dtype.kind not in "biufcSU" or dtype.char in "gG":
+        raise ConfigError(f"{shard.shown}: {name} holds {dtype}, which is not read; save it as numbers or text")
+    if 0 in shape:
+        raise ConfigError(f"{shard.shown}: the rows of {name} have the shape {tuple(shape)}: there is nothing in them")
 
 
 def row_blocks(rows: int, nbytes: int, block_bytes: int, together: int = 1) -> ShardBlocks:

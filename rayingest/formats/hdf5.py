@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError
-from rayingest.formats.arrays import row_blocks, rows_table
+from rayingest.formats.arrays import check_rows, row_blocks, rows_table
 from rayingest.formats.optional import needed
 from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
 from rayingest.plan.manifest import ShardBlocks
@@ -76,10 +76,18 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
         raise ConfigError(f"{shard.shown}: no data set {missing[0] if missing else ''!r} with rows; there are {there}")
     fields = {name: found[name] for name in wanted} if wanted else found
     for name, data in fields.items():
-        text = h5py.check_string_dtype(data.dtype)
-        if data.dtype.names or (data.dtype.hasobject and text is None and h5py.check_vlen_dtype(data.dtype) is None):
+        if data.is_virtual or data.external:
             raise ConfigError(
-                f"{shard.shown}: {name!r} holds {data.dtype}, which is not read; name others, {FIELDS}=[...]"
+                f"{shard.shown}: {name!r} is a view of other files; read those, or name others, {FIELDS}=[...]"
+            )
+        if not data.dtype.hasobject:
+            check_rows(shard, repr(name), data.dtype, data.shape[1:])
+            continue
+        text = h5py.check_string_dtype(data.dtype) is not None
+        if not (text or h5py.check_vlen_dtype(data.dtype) is not None) or len(data.shape) > 1:
+            raise ConfigError(
+                f"{shard.shown}: {name!r} holds {'several values of variable length' if text else data.dtype} a row, "
+                f"which is not read; name others, {FIELDS}=[...]"
             )
     return fields
 

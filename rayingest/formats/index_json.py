@@ -48,18 +48,21 @@ def list_indexed(
     urls: Urls, suffixes: Sequence[str], storage: Storage, parse: Parse, index_name: str = INDEX
 ) -> Listing:
     """The shards that `urls` names, in the order of `list_shards`; in and below a folder with an index, those that it
-    names.
+    names, in its order.
     """
     found = find_shards(urls, (*suffixes, "/" + index_name), storage)
     indexed = {shard.url.removesuffix(index_name) for shard in found if shard.url.endswith("/" + index_name)}
     shards = {shard.url: shard for shard in found if not shard.url.endswith("/" + index_name)}
     tops = {folder for folder in indexed if not any(above in indexed for above in _folders(folder[:-1]))}
-    named = {url for folder in sorted(tops) for url in _named(storage, folder, index_name, shards, parse)}
-    left = {url for url in shards if url not in named and any(folder in tops for folder in _folders(url))}
+    by_folder = {folder: dict.fromkeys(_named(storage, folder, index_name, shards, parse)) for folder in sorted(tops)}
+    folder_of = {url: folder for folder, named in by_folder.items() for url in named}
+    left = {url for url in shards if url not in folder_of and any(folder in tops for folder in _folders(url))}
     if left:
         shown = ", ".join(map(redact, sorted(left)[:_SHOWN])) + (", ..." if len(left) > _SHOWN else "")
         _log.warning("not read, since no %s names them: %s", index_name, shown)
-    chosen = [shard for url, shard in shards.items() if url not in left]
+    in_turn = {folder: iter(named) for folder, named in by_folder.items()}
+    read = (url for url in shards if url not in left)
+    chosen = [shards[next(in_turn[folder_of[url]]) if url in folder_of else url] for url in read]
     if not chosen:
         raise ConfigError(f"no shard in {redact(str(urls))}: its {index_name} names none")
     return Listing.of(chosen)

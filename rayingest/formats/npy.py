@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError
-from rayingest.formats.arrays import row_blocks, row_bytes, rows_table
+from rayingest.formats.arrays import check_rows, row_blocks, row_bytes, rows_table
 from rayingest.formats.blocks import single_block
 from rayingest.formats.compression import EXPANSION, check_growth
 from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
@@ -133,6 +133,7 @@ def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
     if not shape or (fortran and len(shape) > 1):
         what = "no rows" if not shape else "its rows in Fortran's order, one not behind the other"
         raise ConfigError(f"{shard.shown}: {name} has {what}; save it with numpy.ascontiguousarray")
+    check_rows(shard, name, dtype, shape[1:])
     if begin + row_bytes(dtype, shape) != end:
         raise shard.error(f"{name} has {end - begin} bytes for its shape {shape} of {dtype}: cut off or damaged", begin)
     return _Array(dtype, shape[1:], shape[0], begin)

@@ -60,8 +60,12 @@ def _file(path: str) -> Found | None:
         return None
     except OSError as error:
         raise ConfigError(f"cannot look at {path}: {error.strerror}") from error
-    if stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISREG(found.st_mode):  # a folder, or what nobody may ever write to, such as a FIFO
         return None
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{os.fsencode(path)!r}: a file whose name is not UTF-8 has no URL; rename it") from None
     return Found(path, found.st_size, str(found.st_mtime_ns))
 
 

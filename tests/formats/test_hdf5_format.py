@@ -49,6 +49,21 @@ def test_data_sets_are_fields(path: Path) -> None:
     assert "about" not in found
 
 
+def test_what_lies_in_other_files_is_refused(path: Path) -> None:
+    """Views of other files are not looked for; texts are read one a row."""
+    with h5py.File(path.with_name("other.h5"), "w") as file:
+        file["x"] = np.arange(3)
+    layout = h5py.VirtualLayout((3,), int)
+    layout[:] = h5py.VirtualSource(str(path.with_name("other.h5")), "x", (3,))
+    with h5py.File(path, "w") as file:
+        file.create_virtual_dataset("view", layout)
+        file.create_dataset("names", data=[["a", "b"]] * 3, dtype=h5py.string_dtype())
+    with pytest.raises(ri.ConfigError, match="'view' is a view of other files"):
+        batch(ri.read_hdf5(path, fields=["view"]), 1)
+    with pytest.raises(ri.ConfigError, match="'names' holds several values of variable length a row"):
+        batch(ri.read_hdf5(path, fields=["names"]), 1)
+
+
 def test_fields_can_be_chosen_where_lengths_differ(path: Path) -> None:
     """Else that is an error, as is one that is not there, or of a type that is not read."""
     with h5py.File(path, "w") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,17 @@ def test_what_is_not_wanted_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(files, "_contents", None)
     with ri.read_images(tmp_path).select(y="label").batch(2).loader(workers=0) as loader:
         assert next(iter(loader))["y"].tolist() == [0, 1]
+
+
+def test_what_is_no_plain_file_is_left_out(tmp_path: Path) -> None:
+    """A FIFO, which would wait for a writer for ever; a name that is no text is an error that shows it."""
+    (tmp_path / "a.bin").write_bytes(b"a")
+    os.mkfifo(tmp_path / "b.bin")
+    with ri.read_files(tmp_path).batch(1).loader(workers=0) as loader:
+        assert len(loader) == 1
+    (tmp_path / os.fsdecode(b"\xff.bin")).write_bytes(b"b")
+    with pytest.raises(ri.ConfigError, match=r"xff.bin': a file whose name is not UTF-8"):
+        ri.read_files(tmp_path).batch(1).loader(workers=0)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -67,6 +67,19 @@ def test_compressed_chunks_are_one_block(packed: Path) -> None:
     assert batch(ri.read_litdata(packed), 40)["text"] == [text for _, text in SAMPLES]
 
 
+def test_chunks_come_in_the_order_of_the_index(packed: Path) -> None:
+    """Which is not that of their names, from the eleventh on."""
+    path = packed / "index.json"
+    index = json.loads(path.read_text())
+    assert len(index["chunks"]) > 1
+    for number, chunk in enumerate(index["chunks"]):
+        name = f"chunk-0-{9 + number}.bin"
+        (packed / chunk["filename"]).rename(packed / name)
+        chunk["filename"] = name
+    path.write_text(json.dumps(index))
+    assert batch(ri.read_litdata(packed), 40)["text"] == [text for _, text in SAMPLES]
+
+
 def test_what_is_not_read_is_named(packed: Path) -> None:
     """Other forms of chunks, encrypted ones, kinds of values that are not known; pickles."""
     path = packed / "index.json"

@@ -57,6 +57,9 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
         "of structures": np.zeros(3, [("a", "i4")]),
         "Fortran's order": np.asfortranarray(np.zeros((3, 4))),
         "no rows": np.array(3),
+        "array holds datetime64": np.zeros(3, "M8[s]"),
+        "array holds float128": np.zeros(3, np.longdouble),
+        "there is nothing in them": np.zeros((3, 0)),
     }
     for said, array in cases.items():
         np.save(path, array)
