@@ -5,6 +5,7 @@ Owns when, and what was seen of late. It has no thread: whoever feeds the loader
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rayingest.errors import IngestError
 from rayingest.observe.diagnose import WAIT_SHARE, diagnose
 from rayingest.plan.durations import quantile
 from rayingest.plan.metrics import Figures, Metrics, Snapshot, Span, between, no_span
@@ -96,7 +98,8 @@ class LoaderWatch:
         # Garbage that is collected in the midst of a look may be the loader: then that look was the last.
         if figures is not None and self._lock.acquire(blocking=False):
             try:
-                self._metrics.record(figures())
+                with contextlib.suppress(IngestError):  # a process that was forked has none
+                    self._metrics.record(figures())
             finally:
                 self._lock.release()
         self._metrics.close()

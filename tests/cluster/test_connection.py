@@ -34,8 +34,9 @@ for use in (lambda: next(batches), lambda: iter(loader), loader.stats, loader.cl
 next(batches)
 ray.shutdown()
 try:
-    for batch in batches:
-        pass
+    while True:
+        for batch in loader:
+            pass
 except ri.WorkerError as error:
     print(error)
 loader.close()
