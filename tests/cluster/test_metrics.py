@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain, repeat
 from typing import Any
 
@@ -56,10 +56,13 @@ def test_top_sees_what_a_loader_did(
 ) -> None:
     """From what Ray really exports: its rates while it runs; none once it is closed, when all it did is counted."""
     board = top.Board()
-    key = str(cluster.get_runtime_context().get_job_id()), "4", "0"  # a rank that no other test has
+    job = str(cluster.get_runtime_context().get_job_id())
+
+    def ours(found: Mapping[tuple[str, ...], Any]) -> Any:  # of a rank that no other test has
+        return next((of for key, of in found.items() if key[:2] == (job, "4")), None)
 
     def looked() -> Snapshot | None:
-        return board.update(top.scrape(cluster.nodes())).get(key)
+        return ours(board.update(top.scrape(cluster.nodes())))
 
     def shown() -> bool:
         for _ in range(5):
@@ -69,7 +72,7 @@ def test_top_sees_what_a_loader_did(
         return seen is not None and 0 < seen["batches"] < loader.stats()["batches"]
 
     def counted() -> float | None:
-        seen = top.parse(top.scrape(cluster.nodes())).get(key)
+        seen = ours(top.parse(top.scrape(cluster.nodes())))
         return None if seen is None else seen.figures.get("batches")
 
     with images(shards, 10).loader(pool=pool_of_1, rank=4, world_size=5) as loader:
