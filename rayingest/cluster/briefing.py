@@ -25,13 +25,34 @@ Call = Callable[[Any, str, Member], None]
 """(reference, kind, member): have the answer told as an arrival of that kind."""
 
 
+class _InStore:
+    """A description that workers are given, in the object store. Raises what `put` does."""
+
+    def __init__(self, work: Work, put: Callable[[Work], Any]) -> None:
+        self._work, self._put = work, put
+        self._ref = put(work)
+
+    @property
+    def ref(self) -> Any:
+        """A reference to it."""
+        if self._ref is None:
+            self._ref = self._put(self._work)
+        return self._ref
+
+    def node_lost(self) -> None:
+        """Whoever comes from now on is given another copy: Ray asks any node that has one, and where that is the lost
+        node it asks another only after 10 s (`pull_timeout_ms`), or when the lost one is declared dead.
+        """
+        self._ref = None
+
+
 class Briefing:
     """One stream's. Raises ConfigError for a description that cannot be sent to workers."""
 
     def __init__(self, stream: Stream, pool: Pool, key: str, call: Call) -> None:
         self._stream, self._pool, self._key, self._call = stream, pool, key, call
-        self._work = _shipped(stream.work)
-        self._learnt: Any = None
+        self._work = _InStore(stream.work, _shipped)
+        self._learnt: _InStore | None = None
         self._heads: list[Head] = []
         self._waiting: list[Member] = []  # decoders, until the first of them has learnt the schema
         self._learner: Member | None = None
@@ -59,7 +80,7 @@ class Briefing:
         if error is None:
             work = future.result()
             self._stream.learnt(work)
-            self._learnt = self._pool.connection.put(work)
+            self._learnt = _InStore(work, self._pool.connection.put)
         elif isinstance(error, DEATHS):
             self._deaths += 1
             if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
@@ -71,8 +92,11 @@ class Briefing:
             raise refusal(error)
         self.go_on()
 
-    def lost(self, member: Member) -> None:
-        """A member is gone."""
+    def lost(self, member: Member, with_node: bool) -> None:
+        """A member is gone, perhaps with its node."""
+        if with_node:
+            for kept in filter(None, (self._work, self._learnt)):
+                kept.node_lost()
         if member in self._waiting:
             self._waiting.remove(member)
         if member is self._learner:
@@ -82,7 +106,8 @@ class Briefing:
     def go_on(self) -> None:
         """Something is known that was not: have decoders take the stream up, or one of them learn what they need."""
         if self._learnt is None and self._waiting and (known := self._stream.known()) is not None:
-            self._learnt = self._work if known is self._stream.work else self._pool.connection.put(known)
+            kept = known is self._stream.work
+            self._learnt = self._work if kept else _InStore(known, self._pool.connection.put)
         if self._learnt is not None:
             for member in self._waiting:
                 self._register(member, self._learnt)
@@ -90,11 +115,11 @@ class Briefing:
         elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner = self._waiting[0]
             self._heads = self._heads or self._stream.heads()
-            learnt = self._pool.connection.call(self._learner.actor.learn, self._work, self._heads)
+            learnt = self._pool.connection.call(self._learner.actor.learn, self._work.ref, self._heads)
             self._call(learnt, "learnt", self._learner)
 
-    def _register(self, member: Member, work: Any) -> None:
-        registered = self._pool.connection.call(member.actor.register, self._key, work)
+    def _register(self, member: Member, work: _InStore) -> None:
+        registered = self._pool.connection.call(member.actor.register, self._key, work.ref)
         self._call(registered, "registered", member)
 
 

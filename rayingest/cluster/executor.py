@@ -94,7 +94,7 @@ class Executor:
         """A member is gone, and with its node all blocks that were read there."""
         events: list[ev.Event] = []
         self._workers_lost += loss is not Loss.DISMISSED
-        self.briefing.lost(member)
+        self.briefing.lost(member, loss is Loss.WITH_NODE)
         if self._members.pop(member.name, None) is not None:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)
