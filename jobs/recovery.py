@@ -4,7 +4,8 @@
 
 Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter. The steady rate is
 that of the seconds before the fault; throughput is back at the end of the first stretch of `--stretch` seconds, behind
-the fault, in which the rate is at least 0.9 of it. The nodes that stay have the CPUs for all decoders. Prints a line of
+the fault, in which the rate is at least 0.9 of it. The nodes that stay have the CPUs for all decoders. Blocks are large
+enough to lie in the nodes' object stores, as they do in earnest: the lost node takes copies with it. Prints a line of
 JSON a fault; exits with 1 where the median is above 5 s for a killed decoder, or above 10 s for a lost node.
 """
 
@@ -31,7 +32,7 @@ from ray.cluster_utils import Cluster
 
 import rayingest as ri
 
-BATCH, SAMPLE_SECONDS, ROWS = 8, 0.02, 50_000
+BATCH, SAMPLE_SECONDS, ROWS, ROW_BYTES = 8, 0.02, 50_000, 2000
 LIMITS = {"decoder killed": 5.0, "node lost": 10.0}
 BACK = 0.9
 
@@ -122,9 +123,9 @@ def main() -> int:
     options = parser.parse_args()
     within = True
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
-        table = pa.table({"i": np.arange(ROWS)})
+        table = pa.table({"i": np.arange(ROWS), "bytes": [np.random.default_rng(0).bytes(ROW_BYTES)] * ROWS})
         pq.write_table(table, f"{folder}/a.parquet", row_group_size=200)
-        data = ri.read_parquet(f"{folder}/*.parquet").map(sleep).shuffle(seed=1, window=1000).batch(BATCH)
+        data = ri.read_parquet(f"{folder}/*.parquet").map(sleep).shuffle(seed=1, window=4000).batch(BATCH)
         cases = [("decoder killed", kill_a_decoder, 2, 4), ("node lost", lose_a_node, 3, 4)]
         for what, harm, count, workers in cases:
             once = partial(measure, data, what, harm)

@@ -26,17 +26,17 @@ Call = Callable[[Any, str, Member], None]
 
 
 class _InStore:
-    """A description that workers are given, in the object store. Raises what `put` does."""
+    """A description that workers are given, in the object store. Raises ConfigError where it cannot be put there."""
 
     def __init__(self, work: Work, put: Callable[[Work], Any]) -> None:
         self._work, self._put = work, put
-        self._ref = put(work)
+        self._ref = _shipped(work, put)
 
     @property
     def ref(self) -> Any:
         """A reference to it."""
         if self._ref is None:
-            self._ref = self._put(self._work)
+            self._ref = _shipped(self._work, self._put)
         return self._ref
 
     def node_lost(self) -> None:
@@ -51,7 +51,7 @@ class Briefing:
 
     def __init__(self, stream: Stream, pool: Pool, key: str, call: Call) -> None:
         self._stream, self._pool, self._key, self._call = stream, pool, key, call
-        self._work = _InStore(stream.work, _shipped)
+        self._work = _InStore(stream.work, pool.connection.put)
         self._learnt: _InStore | None = None
         self._heads: list[Head] = []
         self._waiting: list[Member] = []  # decoders, until the first of them has learnt the schema
@@ -137,10 +137,9 @@ def refusal(error: BaseException) -> IngestError:
     )
 
 
-def _shipped(work: Work) -> Any:
-    """The work in the object store."""
+def _shipped(work: Work, put: Callable[[Work], Any]) -> Any:
     try:
-        return ray.put(work)
+        return put(work)
     except Exception as error:
         stages = [type(stage).__name__ for stage in work.stages if not _can_be_sent(stage)]
         raise ConfigError(

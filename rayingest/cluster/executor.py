@@ -91,8 +91,13 @@ class Executor:
         return []
 
     def lost(self, member: Member, loss: Loss) -> list[ev.Event]:
-        """A member is gone, and with its node all blocks that were read there."""
+        """A member is gone, and with its node all blocks that were read there.
+
+        Those that only had a copy there are given up too: whoever asks for one of them may be made to wait for the lost
+        node, for 10 s (Ray's `pull_timeout_ms`) or until it is declared dead.
+        """
         events: list[ev.Event] = []
+        copied = self._holdings.given_to(member.name)
         self._workers_lost += loss is not Loss.DISMISSED
         self.briefing.lost(member, loss is Loss.WITH_NODE)
         if self._members.pop(member.name, None) is not None:
@@ -102,7 +107,7 @@ class Executor:
             events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value))
         if loss is Loss.WITH_NODE and member.node != self._node:
             late = self._answers.read_on(member.node)
-            events += self._lose_blocks((*self._holdings.read_on(member.node), *late))
+            events += self._lose_blocks((*self._holdings.read_on(member.node), *copied, *late))
         return events
 
     def answered(self, task: int, future: Any) -> list[ev.Event]:

@@ -65,6 +65,10 @@ class Holdings:
         """The blocks in the store that were read there."""
         return tuple(number for number, block in self._by_number.items() if block.node == node)
 
+    def given_to(self, holder: Holder) -> tuple[int, ...]:
+        """The blocks in the store that this decoder was sent, so that its node may have a copy."""
+        return tuple(number for number, block in self._by_number.items() if holder in block.given)
+
     def pack(self, holder: Holder, numbers: Sequence[int]) -> Parcel:
         """What a task on these blocks must be given; to be settled when the call has ended."""
         blocks = [self._by_number[number] for number in numbers]

@@ -42,6 +42,17 @@ def test_after_a_call_that_failed_blocks_come_along_again() -> None:
     assert (again.refs, again.leaving) == (("ref 7",), call.leaving)
 
 
+def test_blocks_of_which_a_decoder_may_have_a_copy_are_known() -> None:
+    """From when they are sent to it, arrived or not, until they are given up."""
+    books = holdings(6, 7, 8)
+    books.settle(books.pack("a", [7]), arrived=True)
+    books.pack("a", [8])
+    books.pack("b", [6])
+    assert books.given_to("a") == (7, 8)
+    books.drop([7], 1.0)
+    assert books.given_to("a") == (8,)
+
+
 def test_a_block_given_up_lingers_until_every_decoder_let_go() -> None:
     """From when it was given up to the last answer, and only where some decoder was ever given it."""
     books = holdings(6, 7, 8)
