@@ -1,13 +1,9 @@
 """Dispatch: decides what to read, decode, retry, give up and deliver. A pure state machine: events in, commands out.
 
 No Ray, no clock, no sleep and no randomness: the same events give the same commands. It executes out of order and
-delivers in order; `outcomes` takes in what happened. Pieces wait for their blocks (`residency`), are decoded by workers
-(`workforce`), and lie ready until all of their step are done and the step is due (`backlog`).
-
-Bytes. Blocks, whether being read or in the store, and outputs, whether being decoded or ready, are charged against
-`max_bytes`. Room for one whole step is kept for the step that is due, and outputs of later steps leave room for one
-block beside it. So whatever is in flight, the step that is due can always go on, block by block if need be, and with
-it everything else: that is why nothing here can wait for itself.
+delivers in order. `outcomes` takes in what happened, `eviction` keeps all within the budget; here is what is ordered.
+Pieces wait for their blocks (`residency`), are decoded by workers (`workforce`), and lie ready until all of their step
+are done and the step is due (`backlog`).
 """
 
 from __future__ import annotations
@@ -17,9 +13,9 @@ import math
 import numpy as np
 
 from rayingest.plan import events as ev
+from rayingest.plan.eviction import Eviction
 from rayingest.plan.limits import Limits
-from rayingest.plan.outcomes import Outcomes
-from rayingest.plan.pieces import NEVER, Key, Piece, PieceState
+from rayingest.plan.pieces import NEVER, Piece, PieceState
 from rayingest.plan.residency import Block, BlockState
 from rayingest.plan.workforce import Worker
 
@@ -30,7 +26,7 @@ _ADVISED = 1.125
 """Too small a budget is said together with so many times what would do for blocks and rows as large as seen so far."""
 
 
-class Dispatch(Outcomes):
+class Dispatch(Eviction):
     """One stream's state, and what is to be done in it."""
 
     def handle(self, *happened: ev.Event) -> list[ev.Command]:
@@ -165,26 +161,9 @@ class Dispatch(Outcomes):
         self.counts["hedges"] += 1
 
     def _may_decode(self, piece: Piece) -> bool:
-        """Whether it is near enough, and its output leaves room for the step due and for a block beside that."""
-        if piece.step == self.backlog.due:
-            over = self.held + self.pace.output_bytes(piece.size) - self.limits.max_bytes
-            return self._free(over, piece.key) or self._goes_over_budget()
-        if piece.step > self.backlog.due + self._decode_ahead():
-            return False
-        later, kept = self._outputs()
-        later += self.pace.output_bytes(piece.size) + self.lingering
-        return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
-
-    def _goes_over_budget(self) -> bool:
-        """Whether nothing is under way, and there is nothing to give up, so that estimates must have been wrong.
-
-        Outputs of later steps are given up first, and those that others of no use are kept with.
-        """
-        if not self.workforce.tasks:
-            for piece in self.backlog.done():
-                if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
-                    self._redo(piece)
-        return not (self.workforce.tasks or self.lingering)
+        """Whether it is near enough, and its output has room."""
+        near = self.backlog.due + self._decode_ahead()
+        return piece.step <= near and self._fits_output(piece)
 
     def _decode_ahead(self) -> int:
         """Steps behind the one due that may be decoded: enough to keep all decoders busy."""
@@ -198,11 +177,6 @@ class Dispatch(Outcomes):
         ahead = min(self._decode_ahead(), self.limits.ahead - 1)
         share = ahead // (self.workforce.slots("decoder") + 1)
         return self.backlog.due + ahead - min(share, self.pace.task_rows // max(1, self.backlog.longest))
-
-    def _outputs(self) -> tuple[int, int]:
-        """Bytes of outputs of steps that are not due, and bytes kept for the step due, whatever it has used of them."""
-        due = self.backlog.due_output_bytes()
-        return self.output_bytes - due, max(due, self.pace.output_bytes(self.backlog.longest))
 
     def _read(self) -> None:
         """Have blocks read, those needed first first, giving up such as are needed later."""
@@ -249,49 +223,6 @@ class Dispatch(Outcomes):
         self.counts["blocks_read"] += len(blocks)
         first = min(block.next_use for block in blocks)
         self._commands.append(ev.Read(task.number, worker.name, task.blocks, None if first == NEVER else first[0]))
-
-    def _over_budget(self, block: Block) -> int:
-        """Bytes by which reading this block now would exceed the budget, the due step's room kept."""
-        later, kept = self._outputs()
-        held = self.residency.held + self.lingering + self.residency.size(block.number)
-        return held + later + kept - self.limits.max_bytes
-
-    def _make_room(self, block: Block) -> bool:
-        """Whether the block may be read now; gives up blocks that are needed later where that makes the room.
-
-        At once for all that the same piece lacks, as the store takes its time to have anything back.
-        """
-        need = self._over_budget(block)
-        if need <= 0:
-            return True
-        lacking = self.residency.wanted_bytes(block.uses[block.next_use]) - self.residency.size(block.number)
-        return self._free(need, block.next_use, lacking)
-
-    def _free(self, need: int, key: Key, beyond: int = 0) -> bool:
-        """Whether so many bytes are free now; if not, blocks needed later than `key` are given up for them.
-
-        They are free once the store has them back. Nothing is given up unless it makes up the need; where it does, as
-        far as there are such blocks, `beyond` that.
-        """
-        if need <= 0:
-            return True
-        missing = need - self.lingering
-        chosen: dict[int, int] = {}
-        victims = iter(self.residency.victims(key) if missing + beyond > 0 else [])
-        while missing + beyond > 0 and (victim := next(victims, None)) is not None:
-            chosen[victim.number] = victim.nbytes
-            missing -= victim.nbytes
-        if missing > 0 or not chosen:
-            return False
-        before = self.held
-        self._evict(chosen)
-        return before - self.held >= need
-
-    def _evict(self, sizes: dict[int, int]) -> None:
-        for number in sizes:
-            self.residency.vanish(self.residency.blocks[number])
-        self.counts["blocks_dropped"] += len(sizes)
-        self._drop(sizes)
 
     def _unblock(self) -> None:
         """Where the step due needs more blocks than fit, decode what is there, give that up, and go on."""

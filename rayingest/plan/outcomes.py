@@ -1,6 +1,6 @@
-"""Outcomes: what happened, taken into dispatch's state. The half of the machine that decides nothing but what is lost.
+"""Outcomes: what happened, taken into dispatch's state. The part of the machine that decides nothing but what is lost.
 
-Owns how pieces and blocks move on when tasks end, fail, are lost or late; the other half, `dispatch`, gives orders. Of
+Owns how pieces and blocks move on when tasks end, fail, are lost or late; on top of it `dispatch` gives orders. Of
 several tasks that make the same thing the first to answer wins, and what the others bring is discarded. Rows whose
 samples are bad leave their piece; a new one waits for the blocks of the samples that stand in for them.
 """
@@ -136,12 +136,6 @@ class Outcomes:
         else:
             piece.state, piece.error = PieceState.DONE, error
         return error is None
-
-    def _redo(self, piece: Piece) -> None:
-        """Give up a piece's output; it is made again later."""
-        self._commands.append(ev.Discard(piece.task, (piece.index,)))
-        self._release(piece)
-        self._wait(piece, [piece.step + 1] * len(piece.blocks))
 
     def _replaceable(self, error: BaseException) -> TypeGuard[DataError]:
         """Whether another sample may take the place of one that is lost by this error."""
