@@ -1,9 +1,9 @@
 """JSON Lines (https://jsonlines.org): one sample a line, lines of white space left out.
 
 Owns where lines begin and end, and nothing of JSON: a line that is no valid JSON, so also one that is cut off, is found
-when it is decoded. Blocks of plain files are byte ranges between lines; a `.gz` or `.zst` file is one block. Nothing in
-a plain file tells how many lines there should be: one that ends between two of them before it is first indexed is whole
-as far as anyone can see.
+when it is decoded, or where `types` are given when its block is read (`json_columns`). Blocks of plain files are byte
+ranges between lines; a `.gz` or `.zst` file is one block. Nothing in a plain file tells how many lines there should be:
+one that ends between two of them before it is first indexed is whole as far as anyone can see.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import pyarrow as pa
 
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.json_columns import typed_columns
 from rayingest.formats.lines import LineFinder
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_samples, raw_table
+from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column
 
 LINE = "__json__"
+TYPES = "types"
+"""The option: types by field, as `json_columns` has them; then these fields alone are columns."""
 
 _CHUNK = 4 << 20
 _PLAIN = (".jsonl", ".ndjson", ".json")
@@ -32,7 +35,7 @@ class JsonLines(Format):
 
     name = "json_lines"
     suffixes = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
-    option_names = (EXPANSION,)
+    option_names = (EXPANSION, TYPES)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         finder = LineFinder()
@@ -54,9 +57,10 @@ class JsonLines(Format):
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Columns `__json__` (binary: the line without its end) and `__offset__`: the byte at which the line begins,
         in a compressed file the line's number from 0, blank lines counted. Lines come whole whatever `columns` says.
+        With `types`, columns of these instead of `__json__`, or those of them that are asked for.
         """
         if compression_of(shard.url):
-            return [_table(shard, list(_lines(decompressed(shard))), block, None) for block in blocks]
+            return [_table(shard, list(_lines(decompressed(shard))), block, None, columns) for block in blocks]
         # With the byte before each block, which must be the end of a line.
         pieces = shard.ranges([(max(begin - 1, 0), end) for begin, end, _ in blocks])
         tables = []
@@ -67,7 +71,7 @@ class JsonLines(Format):
                 raise shard.error(f"{_CHANGED}: no line begins here", begin)
             if end != shard.size and lines[-1]:
                 raise shard.error(f"{_CHANGED}: no line ends here", end)
-            tables.append(_table(shard, lines, block, begin))
+            tables.append(_table(shard, lines, block, begin, columns))
         return tables
 
 
@@ -86,12 +90,17 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def _table(shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None) -> pa.Table:
+def _table(shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None, columns: Columns) -> pa.Table:
     """The lines that are samples. `begin`: the byte at which the first line stands, None to number lines instead."""
     lengths = np.fromiter(map(len, lines), np.int64, len(lines))
     offsets = np.arange(len(lines)) if begin is None else begin + np.cumsum(lengths + 1) - lengths - 1
     kept = [i for i, line in enumerate(lines) if line and not line.isspace()]
-    samples = [lines[i].removesuffix(b"\r") for i in kept]
+    samples, offsets = [lines[i].removesuffix(b"\r") for i in kept], offsets[kept]
     check_samples(shard, block, len(samples))
+    types = shard.options.get(TYPES)
+    if types:
+        wanted = {name: types[name] for name in check_columns(shard, list(types), columns)}
+        found = typed_columns(samples, wanted, lambda i, reason: shard.error(reason, int(offsets[i])))
+        return raw_table(shard, {**found, OFFSET: int64_column(offsets)})
     sizes = np.fromiter(map(len, samples), np.int64, len(samples))
-    return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: int64_column(offsets[kept])})
+    return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: int64_column(offsets)})
