@@ -40,11 +40,9 @@ def collate(samples: Sequence[Mapping[str, Any]], schema: Schema, *, written: Wr
         whole = _written_whole(values, field, written)
         columns[name] = _column(name, values, field) if whole is None else whole
         if field.padded:
-            columns[length_name(name)] = np.fromiter(map(len, values), np.int64, len(values))
+            columns[length_name(name)] = field.pad.lengths(values)
         if field.pad.mask:
-            columns[mask_name(name)] = _padded(
-                [np.ones(len(value), np.bool_) for value in values], np.bool_, field.pad, 0
-            )
+            columns[mask_name(name)] = field.pad.own(values)
     return columns
 
 
@@ -81,9 +79,9 @@ def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocat
     shapes = dict.fromkeys(data.shape[1:] for _, data in arrays)
     shape = next(iter(shapes))
     if len(shapes) > 1:
-        if len(shape) != 1 or pad is None:
+        if pad is None or len({one[pad.axes :] for one in shapes}) > 1:
             raise ConfigError(_misfit(name, shapes))
-        shape = max(shapes)
+        shape = tuple(map(max, zip(*shapes, strict=True)))
     out = allocate((total, *shape), arrays[0][1].dtype)
     for rows, data in arrays:
         if data.shape[1:] == shape:
@@ -91,7 +89,7 @@ def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocat
         else:
             assert pad is not None
             out[rows] = pad.value
-            out[rows, pad.place(data.shape[1], shape[0])] = data
+            out[rows, *pad.places(data.shape[1:], shape)] = data
     return out
 
 
@@ -101,18 +99,14 @@ def _column(name: str, values: list[Any], field: FieldType) -> Column:
     if not field.ndim:
         return np.array(values, field.dtype)
     if field.padded:
-        return _padded(values, field.dtype, field.pad, field.pad.value)
+        try:
+            return field.pad.column(values, field.dtype)
+        except ValueError:
+            raise ConfigError(_misfit(name, dict.fromkeys(map(np.shape, values)))) from None
     shapes = dict.fromkeys(value.shape for value in values)
     if len(shapes) > 1:
         raise ConfigError(_misfit(name, shapes))
     return np.stack(values)
-
-
-def _padded(values: list[Any], dtype: Any, pad: Pad, value: float) -> np.ndarray:
-    out = np.full((len(values), pad.width(max(map(len, values)))), value, dtype)
-    for row, own in zip(out, values, strict=True):
-        row[pad.place(len(own), len(row))] = own
-    return out
 
 
 def _written_whole(values: list[Any], field: FieldType, written: Written) -> np.ndarray | None:

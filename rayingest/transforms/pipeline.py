@@ -106,11 +106,11 @@ class Pipeline:
             raise ConfigError(str(error)) if isinstance(error.__cause__, ConfigError) else error
         for place, sample in zip(np.delete(np.arange(len(ordinals)), list(bad)).tolist(), samples, strict=True):
             try:
-                infer([sample], samples.fixed)
+                infer([sample], samples.fixed, self.padding)
             except DataError as error:
                 where = Rows(tables[table_of[place]]).where(int(row_of[place]))
                 raise DataError(error.reason, **where, sample=int(ordinals[place])) from error
-        schema = with_padding(infer(samples, samples.fixed), self.padding)
+        schema = with_padding(infer(samples, samples.fixed, self.padding), self.padding)
         if self.packed is not None:
             self.packed.check(schema)
         return schema

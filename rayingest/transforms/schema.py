@@ -3,13 +3,15 @@
 Learnt once, from the first samples of the data, and from then on a rule that each sample keeps or is at fault by
 itself. So what a batch looks like never depends on which rows are in it, nor an error on which rows met: numbers become
 a 1-D array, arrays of two and more dimensions are stacked, one-dimensional arrays and flat lists of numbers are always
-padded at the end and come with `<field>_length`, everything else is a list. Putting columns together is not done here.
+padded at the end and come with `<field>_length`, everything else is a list. With a `Pad` arrays of more dimensions, and
+lists of lists, are padded too. Putting columns together is not done here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from rayingest.transforms.padding import PLAIN, Pad, mask_name
 RESERVED = ("__index__", "__source__", "__valid__")
 """Columns that every batch may have of the loader's own."""
 
+NOTHING: Mapping[str, Pad] = MappingProxyType({})
 _NUMBERS = frozenset({bool, int, float, complex})
 _LISTED = frozenset({str, bytes, dict, type(None)})
 _INT64, _FLOAT64, _BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_)
@@ -29,8 +32,9 @@ _INT64, _FLOAT64, _BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.
 class FieldType:
     """What becomes of one field: an array of `dtype` with `ndim` dimensions a sample, or (dtype None) a list.
 
-    `padded`: 1-D arrays of any length, as `pad` says; others are stacked. `shape`: that of every sample's array, None
-    where the first samples do not share one (then a batch of different shapes is an error).
+    `padded`: the first axes are of any length, and padded as `pad` says; others are stacked. `shape`: that of every
+    sample's array, or of its axes that are not padded; None where there are none, or the first samples do not share one
+    (then a batch of different shapes is an error).
     """
 
     dtype: np.dtype[Any] | None = None
@@ -44,7 +48,8 @@ class FieldType:
             return "no number or array of numbers"
         if not self.ndim:
             return f"{self.dtype}"
-        return f"an array of {self.dtype} {f'with {self.ndim} dimensions' if self.shape is None else self.shape}"
+        plain = self.shape is None or self.padded
+        return f"an array of {self.dtype} {f'with {self.ndim} dimensions' if plain else self.shape}"
 
 
 LISTED = FieldType()
@@ -52,14 +57,19 @@ Schema = Mapping[str, FieldType]
 """The fields in their order."""
 
 
-def infer(samples: Sequence[Mapping[str, Any]], fixed: Collection[str] = ()) -> dict[str, FieldType]:
+def infer(
+    samples: Sequence[Mapping[str, Any]], fixed: Collection[str] = (), padding: Mapping[str, Pad] = NOTHING
+) -> dict[str, FieldType]:
     """The schema that these samples suggest: all fields that occur, and the smallest type that holds their numbers.
 
-    1-D arrays of the fields in `fixed` are known to have one length. None and lists without items say nothing where
-    others do. Raises ConfigError for values of one field that have no column in common, and for names that are taken.
+    1-D arrays of the fields in `fixed` are known to have one length; `padding` says what is padded besides 1-D arrays.
+    None and lists without items say nothing where others do. Raises ConfigError for values of one field that have no
+    column in common, and for names that are taken.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
-    schema = {name: _common(name, [s[name] for s in samples if name in s], name in fixed) for name in names}
+    schema = {
+        name: _common(name, [s[name] for s in samples if name in s], name in fixed, padding.get(name)) for name in names
+    }
     if not names and samples:
         raise ConfigError("the samples have no fields: a .map that returns an empty dict?")
     for name, field in schema.items():
@@ -84,8 +94,8 @@ def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldT
         field = made.get(name)
         if field is None:
             raise ConfigError(f"pad: there is no field {name!r}; there are {', '.join(map(repr, schema)) or 'none'}")
-        if not field.padded or field.dtype is None:
-            raise ConfigError(f"pad: field {name!r} is {field}, not of one dimension and any length: nothing to pad")
+        if not field.padded or field.dtype is None or field.ndim < pad.axes:
+            raise ConfigError(f"pad: field {name!r} is {field}: nothing to pad on {pad.axes} axes of any length")
         if pad.mask and mask_name(name) in schema:
             raise ConfigError(f"pad: the mask of {name!r} is called {mask_name(name)!r}, as a field is: rename one")
         pad.check(name, field.dtype)
@@ -130,11 +140,11 @@ def length_name(field: str) -> str:
     return f"{field}_length"
 
 
-def _common(name: str, values: Sequence[Any], fixed: bool) -> FieldType:
-    types = [type_ for value in values if (type_ := _type_of(name, value, fixed)) is not None]
+def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> FieldType:
+    types = [type_ for value in values if (type_ := _type_of(name, value, fixed, pad)) is not None]
     shapes = {(type_.dtype is None, type_.ndim) for type_ in types}
     if len(shapes) > 1:
-        found = ", ".join(dict.fromkeys(f"{type(v).__name__} ({_type_of(name, v, fixed)})" for v in values))
+        found = ", ".join(dict.fromkeys(f"{type(v).__name__} ({_type_of(name, v, fixed, pad)})" for v in values))
         raise ConfigError(
             f"field {name!r} is not of one kind in the first samples: {found}; make it one with .map, or pass "
             ".batch(collate=...)"
@@ -147,18 +157,30 @@ def _common(name: str, values: Sequence[Any], fixed: bool) -> FieldType:
         shape = first.shape if len({type_.shape for type_ in types}) == 1 else None
         return FieldType(np.result_type(*dtypes), first.ndim, first.padded, shape)
     only_empty = all(isinstance(value, (list, tuple)) for value in values)
-    return FieldType(_INT64, 1, padded=not fixed) if only_empty else LISTED
+    return FieldType(_INT64, 1 if pad is None else pad.axes, padded=not fixed) if only_empty else LISTED
 
 
-def _type_of(name: str, value: Any, fixed: bool) -> FieldType | None:
+def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType | None:
     """What the value by itself suggests; None for nothing."""
     if value is None or (isinstance(value, (list, tuple)) and not value):
         return None
+    if pad is not None and pad.axes > 1 and _is_nested(value):
+        inner = _common(name, [number for part in value for number in part], fixed, None)
+        return None if not any(map(len, value)) else replace(inner, ndim=inner.ndim + 2, padded=True)
     array = _as_array(name, value)
     if array is None:
         return LISTED
+    if pad is not None and array.ndim > 1 and array.ndim >= pad.axes:
+        return FieldType(array.dtype, array.ndim, True, array.shape[pad.axes :] or None)
     padded = array.ndim == 1 and not fixed
     return FieldType(array.dtype, array.ndim, padded, array.shape if array.ndim and not padded else None)
+
+
+def _is_nested(value: Any) -> bool:
+    """Whether it is a list of lists, or of 1-D arrays."""
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(part, (list, tuple)) or (isinstance(part, np.ndarray) and part.ndim == 1) for part in value
+    )
 
 
 def _as_array(name: str, value: Any) -> np.ndarray | None:
@@ -197,6 +219,9 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     ):
         return value
     if field.dtype is not None:
+        if field.padded and field.pad.axes > 1 and field.ndim == 2 and _is_nested(value):
+            line = FieldType(field.dtype, 1, padded=True)
+            return [_take(name, part, line) for part in value]
         empty = field.ndim == 1 and isinstance(value, (list, tuple)) and not value
         array = np.zeros(0, field.dtype) if empty else _as_array(name, value)
         if array is not None and _fits(array.shape, field):
@@ -210,7 +235,7 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
 
 
 def _fits(shape: tuple[int, ...], field: FieldType) -> bool:
-    return len(shape) == field.ndim and (field.shape is None or shape == field.shape)
+    return len(shape) == field.ndim and (field.shape is None or shape[-len(field.shape) :] == field.shape)
 
 
 def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
