@@ -13,7 +13,8 @@ import ray
 import ray.exceptions as rx
 
 from rayingest.cluster.deaths import DEATHS
-from rayingest.cluster.pool import Member, Pool
+from rayingest.cluster.members import Member
+from rayingest.cluster.pool import Pool
 from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError, WorkerError
 from rayingest.streams import Stream
 from rayingest.work import Head, Work

@@ -23,7 +23,8 @@ from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.decoder import BlockNote
 from rayingest.cluster.holdings import Holdings, Parcel
-from rayingest.cluster.pool import Loss, Member, Pool
+from rayingest.cluster.members import Loss, Member
+from rayingest.cluster.pool import Pool
 from rayingest.cluster.timings import Timings
 from rayingest.cluster.waiting import waiting_for
 from rayingest.plan import events as ev
@@ -104,7 +105,7 @@ class Executor:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)
             self._holdings.lose(member.name)
-            events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value))
+            events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value, loss.counts))
         if loss is Loss.WITH_NODE and member.node != self._node:
             late = self._answers.read_on(member.node)
             events += self._lose_blocks((*self._holdings.read_on(member.node), *copied, *late))

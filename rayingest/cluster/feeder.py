@@ -19,7 +19,8 @@ from rayingest import silence
 from rayingest.cluster.assembly import assemble_batch
 from rayingest.cluster.budget import uncount_loader
 from rayingest.cluster.executor import Executor
-from rayingest.cluster.pool import Loss, Member, Pool
+from rayingest.cluster.members import Loss, Member
+from rayingest.cluster.pool import Pool
 from rayingest.cluster.reader import BLOCK_OVERHEAD
 from rayingest.cluster.stalls import Stalls
 from rayingest.cluster.waiting import at_fault

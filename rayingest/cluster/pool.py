@@ -7,7 +7,6 @@ business. A node's decoders and the reader beside them form a cell, so that raw 
 from __future__ import annotations
 
 import contextlib
-import enum
 import itertools
 import logging
 import threading
@@ -15,71 +14,27 @@ import time
 import uuid
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rayingest.cluster.avoided import Avoided, elsewhere
 from rayingest.cluster.connection import Connection
 from rayingest.cluster.cpus import count_cpus, no_decoder, total_cpus
 from rayingest.cluster.decoder import CONTROL, Decoder
+from rayingest.cluster.members import Loss, Member, Role, Subscriber
 from rayingest.cluster.reader import THREADS, Reader
-from rayingest.cluster.site import Site
-from rayingest.errors import ConfigError, IngestError, WorkerError
+from rayingest.errors import ConfigError, WorkerError
 from rayingest.kinds import Seconds
 from rayingest.options import checked, whole
 
-Role = Literal["reader", "decoder"]
-
-DECODER_SLOTS = 2
-"""Tasks a decoder has at a time: one to do, one to begin with at once."""
 MAX_DEATHS_A_MINUTE = 30
 
 _log = logging.getLogger("rayingest")
 _pools = itertools.count()
-
-
-class Loss(enum.Enum):
-    """How a member was lost; where it ended by itself, perhaps because of what it did."""
-
-    BY_ITSELF = "it ended"
-    FOR_MEMORY = "it was ended because its node ran low on memory"
-    WITH_NODE = "it is out of reach, with its node"
-    DISMISSED = "it was sent away"
-
-
-@dataclass(eq=False)
-class Member:
-    """One actor of a pool; `site` is where it runs, known once it does."""
-
-    name: str
-    role: Role
-    actor: Any
-    site: Site = field(default_factory=lambda: Site("", 0.0))
-
-    @property
-    def node(self) -> str:
-        return self.site.node
-
-    @property
-    def slots(self) -> int:
-        return THREADS if self.role == "reader" else DECODER_SLOTS
-
-
-class Subscriber(Protocol):
-    """Who wants to know about the pool's members. Called from any thread; must return at once."""
-
-    def joined(self, member: Member) -> None:
-        """The member runs."""
-
-    def lost(self, member: Member, loss: Loss) -> None:
-        """The member is gone."""
-
-    def failed(self, error: IngestError) -> None:
-        """The pool cannot go on."""
 
 
 class Pool:
@@ -107,7 +62,7 @@ class Pool:
         self._subscribers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._numbers = {"reader": itertools.count(), "decoder": itertools.count()}
         self._deaths: list[float] = []
-        self._suspects: set[str] = set()  # nodes that were out of reach: nothing new is placed there
+        self._avoided = Avoided(self._trust)
         self._prefix = ""
         self._opened = 0.0
         self._one_by_one = False
@@ -208,7 +163,7 @@ class Pool:
             loss = Loss.FOR_MEMORY if isinstance(error, OutOfMemoryError) else Loss.BY_ITSELF
             if isinstance(error, ActorUnavailableError) or member.node not in _nodes_alive():
                 loss = Loss.WITH_NODE
-                self._suspects.add(member.node)
+                self._avoided.add(member.node)
             gone = [member]
             if loss is Loss.WITH_NODE:
                 gone = [other for other in self._members.values() if other.node == member.node]
@@ -216,6 +171,19 @@ class Pool:
                 self._give_up(other, loss)
             if expected or not self._too_many_deaths(member, loss):
                 self._ask()
+
+    def _trust(self, node: str) -> None:
+        """Ask again, without avoiding the node, for what no other had room for."""
+        with self._lock:
+            if self._closed or not self.connection.alive:
+                return
+            self._avoided.end(node)
+            for member in list(self._pending.values()):
+                if node in member.avoids:
+                    del self._pending[member.name]
+                    self.connection.kill(member.actor)
+                    self._forget_reader(member)
+            self._ask()
 
     def _give_up(self, member: Member, loss: Loss) -> None:
         del self._members[member.name]
@@ -249,6 +217,7 @@ class Pool:
             members = [*self._members.values(), *self._pending.values()]
             self._members.clear()
             self._pending.clear()
+            self._avoided.clear()
         self._clerk.shutdown(wait=False, cancel_futures=True)
         for member in members:
             self.connection.kill(member.actor)
@@ -275,10 +244,10 @@ class Pool:
 
     def _add(self, role: Role, actor: type, **options: Any) -> str:
         name = f"{self._prefix}:{role}{next(self._numbers[role])}"
-        if self._suspects:
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._suspects))})"}
+        avoids = self._avoided.nodes()
+        options |= elsewhere(avoids)
         made = ray.remote(concurrency_groups={CONTROL: 1})(actor) if role == "decoder" else ray.remote(actor)
-        member = Member(name, role, self.connection.make(made, name=name, **options))
+        member = Member(name, role, self.connection.make(made, name=name, **options), avoids=avoids)
         self._pending[name] = member
         self.connection.call(member.actor.site).future().add_done_callback(partial(self._hear_from, member))
         return name

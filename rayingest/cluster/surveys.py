@@ -6,6 +6,7 @@ shows the progress.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from rayingest.storage.index_cache import locked
 from rayingest.survey import Part, Progress, Survey
 
 _POLL_SECONDS = 0.2
+_BURIAL_SECONDS = 30.0
 _PARTS_A_TASK = 8
 _TASKS_A_CPU = 4
 _TRIES = 3
@@ -80,8 +82,9 @@ def survey_on_cluster(survey: Survey[T], rank: int, progress: Progress) -> T:
         kept = survey.load()  # again after a failure: whoever ended may have had it made
         if kept is not None:
             return kept
+        surveyor = _surveyor(survey)
         try:
-            return _ask(survey, rank, progress)
+            return _ask(surveyor, rank, progress)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, IngestError):
@@ -90,19 +93,38 @@ def survey_on_cluster(survey: Survey[T], rank: int, progress: Progress) -> T:
                 raise
             if attempt == _TRIES:
                 raise WorkerError(f"making the {survey.name} died {attempt} times; lastly: {cause}") from error
+            _bury(surveyor, survey)
     raise AssertionError("unreachable")
 
 
-def _ask(survey: Survey[T], rank: int, progress: Progress) -> T:
-    name = f"rayingest:{survey.key}"
-    options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": _CALLERS}
-    surveyor = ray.remote(_Surveyor).options(**options).remote(survey)
+def _name(survey: Survey[Any]) -> str:
+    return f"rayingest:{survey.key}"
+
+
+def _surveyor(survey: Survey[Any]) -> Any:
+    options = {"name": _name(survey), "get_if_exists": True, "num_cpus": 0, "max_concurrency": _CALLERS}
+    return ray.remote(_Surveyor).options(**options).remote(survey)
+
+
+def _ask(surveyor: Any, rank: int, progress: Progress) -> Any:
     answer = surveyor.build.remote()
     while True:
         try:
-            value: T = ray.get(answer, timeout=_POLL_SECONDS)
+            return ray.get(answer, timeout=_POLL_SECONDS)
         except GetTimeoutError:
             if not rank:
                 progress(*ray.get(surveyor.progress.remote()))
-        else:
-            return value
+
+
+def _bury(surveyor: Any, survey: Survey[Any]) -> None:
+    """Have the name free for another: a dead actor is found by it until the cluster knows of the death."""
+    ray.kill(surveyor)
+    end = time.monotonic() + _BURIAL_SECONDS
+    while time.monotonic() < end:
+        try:
+            found = ray.get_actor(_name(survey))
+        except ValueError:
+            return
+        if found != surveyor:  # another rank has made one
+            return
+        time.sleep(_POLL_SECONDS)

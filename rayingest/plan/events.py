@@ -73,12 +73,14 @@ class WorkerJoined:
 @dataclass(frozen=True)
 class WorkerLost:
     """A worker is gone, with all its tasks. `by_itself`: nothing else is known to have ended it, so a task may have.
-    `how` says in words what is known.
+    `how` says in words what is known. `counts`: whether what it was at has been tried, so that it is not done for ever;
+    not where the worker went for reasons that have nothing to do with it.
     """
 
     worker: str
     by_itself: bool = False
     how: str = "it is gone"
+    counts: bool = True
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,9 @@ class Outcomes:
         error = ConnectionError(f"worker {event.worker}: {event.how}")
         for task in self.workforce.lose(event.worker):
             if task.pieces:
-                self._fail_decode(task, error, deadly=event.by_itself)
+                self._fail_decode(task, error, deadly=event.by_itself, counts=event.counts)
             else:
-                self._fail_read(task, error, final=False)
+                self._fail_read(task, error, final=False, counts=event.counts)
 
     def _lose_blocks(self, numbers: Iterable[int]) -> None:
         """Blocks are gone, and decodes that hold them may never answer: their pieces wait again."""
@@ -190,7 +190,7 @@ class Outcomes:
         self._discard(task, late)
         self._drop_useless(task.blocks)
 
-    def _fail_read(self, task: Task, error: BaseException, final: bool) -> None:
+    def _fail_read(self, task: Task, error: BaseException, final: bool, counts: bool = True) -> None:
         """Blocks that nobody else is reading are read again, one by one, so that only one at fault is given up."""
         ended = [self.residency.end_read(*block) for block in zip(task.blocks, task.charges, strict=True)]
         awaited = [block for block in ended if block is not None]
@@ -199,7 +199,7 @@ class Outcomes:
                 self._wait(piece)
         else:
             for block in awaited:
-                block.tries += 1
+                block.tries += counts
                 if not block.readers:
                     self.residency.vanish(block)
                 self.counts["retries"] += 1
@@ -229,7 +229,7 @@ class Outcomes:
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
         self.pace.see_task(sum(piece.size for piece in task.pieces), seconds)
 
-    def _fail_decode(self, task: Task, error: BaseException, deadly: bool = False) -> None:
+    def _fail_decode(self, task: Task, error: BaseException, deadly: bool = False, counts: bool = True) -> None:
         """Pieces that nobody else is making are made again; what may have ended its worker is narrowed down."""
         for piece, charge in zip(task.pieces, task.charges, strict=True):
             self._end_attempt(piece, charge)
@@ -237,7 +237,7 @@ class Outcomes:
             if piece.state is PieceState.DECODING and not piece.attempts and not piece.gone:
                 self.counts["retries"] += 1
                 waits = self._wait(piece)
-                piece.tries += not deadly
+                piece.tries += counts and not deadly
                 if waits and deadly:
                     self._narrow_down(piece)
                 self._check_tries(piece.tries, piece.blocks, error, piece.key if len(piece.rows) == 1 else None)

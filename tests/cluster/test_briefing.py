@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rayingest.cluster.briefing import Briefing
-from rayingest.cluster.pool import Member
+from rayingest.cluster.members import Member
 
 
 class Wire:

@@ -6,18 +6,20 @@ import logging
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from ray._private import internal_api
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
 
 import rayingest as ri
 from rayingest import silence
 from rayingest.cluster.cpus import no_decoder
 from rayingest.cluster.executor import Executor
+from rayingest.cluster.surveys import survey_on_cluster
 from tests.streams import fail_on_seven, images, joined, rows, run, write_shards
 
 
@@ -45,6 +47,63 @@ def test_a_dead_decoder_and_a_dead_reader_change_nothing(cluster: Any, shards: s
                     cluster.kill(next(member.actor for member in pool_of_3.members if member.role == role))
         assert loader.stats()["workers_lost"] == 2
     assert seen == run(data, epochs=2)[0]
+
+
+def test_the_only_node_may_be_out_of_reach_for_a_moment(cluster: Any, shards: str, pool_of_1: ri.Pool) -> None:
+    """Ray says so of a death that its node was slow to tell: the node is used again, as there is no other."""
+    data = images(shards, 24)
+    seen = []
+    with data.loader(pool=pool_of_1, epochs=1) as loader:
+        for batch in loader:
+            seen.append(rows(batch))
+            if len(seen) == 3:
+                decoder = next(member for member in pool_of_1.members if member.role == "decoder")
+                pool_of_1.report_dead(decoder, ActorUnavailableError("it did not answer", None))
+        assert loader.stats()["workers_lost"] == 2
+    assert seen == run(data, epochs=1)[0]
+
+
+class Deadly:
+    """A survey whose first part ends the process that does it, so often."""
+
+    name, key, is_light = "index", "test-deadly", False
+
+    def __init__(self, folder: Path, deaths: int) -> None:
+        self._folder, self._deaths, self.key = folder, deaths, f"test-{folder.name}"
+
+    def load(self) -> None:
+        """Nothing is kept."""
+
+    def save(self, value: int) -> None:
+        """Nor will it be."""
+
+    def parts(self) -> list[Any]:
+        """Two."""
+        return [self._die, lambda: 1]
+
+    def join(self, results: Sequence[int]) -> int:
+        """Their sum."""
+        return sum(results)
+
+    def _die(self) -> int:
+        died = len(list(self._folder.iterdir()))
+        if died < self._deaths:
+            (self._folder / str(died)).touch()
+            os._exit(1)
+        return 1
+
+
+def test_the_index_is_made_again_where_who_makes_it_dies(cluster: Any, tmp_path: Path) -> None:
+    """Each death counts once, however long the cluster takes to hear of it."""
+    for deaths in (1, 2):
+        folder = tmp_path / str(deaths)
+        folder.mkdir()
+        assert survey_on_cluster(Deadly(folder, deaths), 0, lambda done, total: None) == 2
+    folder = tmp_path / "9"
+    folder.mkdir()
+    with pytest.raises(ri.WorkerError, match="making the index died 3 times"):
+        survey_on_cluster(Deadly(folder, 9), 0, lambda done, total: None)
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_a_decoder_that_is_ended_for_memory_changes_nothing(

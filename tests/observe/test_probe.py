@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import rayingest as ri
 from rayingest.cli import app
-from rayingest.cluster.pool import Member
+from rayingest.cluster.members import Member
 from rayingest.observe import probe
 from rayingest.observe.diagnose import Diagnosis
 from rayingest.observe.differential import differential, split

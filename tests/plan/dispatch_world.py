@@ -124,7 +124,7 @@ class World:
         self.workers += 1
         self.tell(ev.WorkerJoined(f"{role}{self.workers}", role, slots))
 
-    def lose_worker(self, name: str | None = None, by_itself: bool = False) -> None:
+    def lose_worker(self, name: str | None = None, by_itself: bool = False, counts: bool = True) -> None:
         """A worker dies, another of its role comes."""
         name = name or self.rng.choice(sorted(self.dispatch.workforce.workers))
         role = self.dispatch.workforce.workers[name].role
@@ -132,7 +132,7 @@ class World:
             for task in [task for task, command in tasks.items() if command.worker == name]:
                 del tasks[task]
         self.losses += 1
-        self.tell(ev.WorkerLost(name, by_itself))
+        self.tell(ev.WorkerLost(name, by_itself, counts=counts))
         self.join(role)
 
     def lose_blocks(self) -> None:

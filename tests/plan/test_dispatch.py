@@ -324,6 +324,21 @@ def test_late_answers_of_a_lost_worker_are_ignored():
     assert_all_delivered(w.delivered, len(steps))
 
 
+def test_workers_that_go_with_their_nodes_cost_no_tries():
+    """Whatever is lost so is done again, as often as that happens; a worker that ended of something counts."""
+    sizes, steps = plan(9)
+    for counts in (False, True):
+        w = world(9, sizes, ROW_BYTES)
+        w.start(iter(steps))
+        for _ in range(6):
+            if w.reading:
+                w.lose_worker(next(iter(w.reading.values())).worker, counts=counts)
+        assert (w.failed is not None) == counts
+        if not counts:
+            w.run()
+            assert_all_delivered(w.delivered, len(steps))
+
+
 def parts_of_decodes(steps: list[ev.StepWork]) -> list[int]:
     """How many parts each decode has, for tasks of about 6 rows to begin with."""
     w = world(8, np.full(4, 50), ROW_BYTES, ahead=40, ready=40, room=40, first_task_rows=6)

@@ -1,0 +1,62 @@
+"""The members of a pool: which actors there are, how they are lost, and who is told."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from rayingest.cluster.reader import THREADS
+from rayingest.cluster.site import Site
+from rayingest.errors import IngestError
+
+Role = Literal["reader", "decoder"]
+
+DECODER_SLOTS = 2
+"""Tasks a decoder has at a time: one to do, one to begin with at once."""
+
+
+class Loss(enum.Enum):
+    """How a member was lost; where it ended by itself, perhaps because of what it did."""
+
+    BY_ITSELF = "it ended"
+    FOR_MEMORY = "it was ended because its node ran low on memory"
+    WITH_NODE = "it is out of reach, with its node"
+    DISMISSED = "it was sent away"
+
+    @property
+    def counts(self) -> bool:
+        """Whether what the member had to do may be to blame."""
+        return self in (Loss.BY_ITSELF, Loss.FOR_MEMORY)
+
+
+@dataclass(eq=False)
+class Member:
+    """One actor of a pool; `site` is where it runs, known once it does; on none of the nodes that it `avoids`."""
+
+    name: str
+    role: Role
+    actor: Any
+    site: Site = field(default_factory=lambda: Site("", 0.0))
+    avoids: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> str:
+        return self.site.node
+
+    @property
+    def slots(self) -> int:
+        return THREADS if self.role == "reader" else DECODER_SLOTS
+
+
+class Subscriber(Protocol):
+    """Who wants to know about the pool's members. Called from any thread; must return at once."""
+
+    def joined(self, member: Member) -> None:
+        """The member runs."""
+
+    def lost(self, member: Member, loss: Loss) -> None:
+        """The member is gone."""
+
+    def failed(self, error: IngestError) -> None:
+        """The pool cannot go on."""
