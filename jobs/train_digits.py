@@ -15,10 +15,8 @@ import argparse
 import json
 import logging
 import math
-import os
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ import ray.train
 import torch
 import torch.distributed
 from digits import write_shards
+from digits_runs import STEPS, connect, run_name
 from ray.train.torch import TorchTrainer, prepare_model
 from torch import nn
 from torch.nn import functional
@@ -38,7 +37,6 @@ import rayingest as ri
 from rayingest.config import Section
 
 CHECKPOINT = "checkpoint.pt"
-STEPS = "steps.jsonl"
 
 _log = logging.getLogger("digits")
 
@@ -246,37 +244,6 @@ class Waiting:
         return {"first_batch_seconds": first, "wait_share": share}
 
 
-def connect(settings: ClusterSettings) -> None:
-    """To the cluster that this process was started in, else to one started for it."""
-    if ray.is_initialized():
-        return
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(logging_level=logging.WARNING)
-        return
-    ray.init(
-        "local",
-        num_cpus=settings.num_cpus,
-        object_store_memory=settings.object_store_memory,
-        logging_level=logging.WARNING,
-    )
-
-
-def run_name(folder: Path, name: str | None, resume: bool) -> str:
-    """The run's name: given, the latest there is, or a new one."""
-    there = sorted((log.parent for log in folder.glob(f"*/{STEPS}")), key=lambda run: (run / STEPS).stat().st_mtime)
-    if not resume:
-        name = name or time.strftime("run-%Y%m%d-%H%M%S")
-        if (folder / name).exists():
-            raise ri.ConfigError(f"the run {folder / name} is there already: --resume it, or give another --run")
-        return name
-    if name is None and not there:
-        raise ri.ConfigError(f"--resume: there is no run in {folder}")
-    name = name or there[-1].name
-    if folder / name not in there:
-        raise ri.ConfigError(f"--resume: there is no run {folder / name}")
-    return name
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the job; returns the last figures reported."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -294,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     folder = asked.folder.absolute()
     name = run_name(folder, asked.run, asked.resume)
     write_shards(Path(settings.data))
-    connect(settings.cluster)
+    connect(settings.cluster.num_cpus, settings.cluster.object_store_memory)
     job = Job(
         settings,
         config.dataset(),

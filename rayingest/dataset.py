@@ -6,39 +6,33 @@ Immutable and picklable: every method returns a new one. It owns no state and no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rayingest.description import Batching, Description, Fields, Packed, Padding, Shuffle
 from rayingest.errors import ConfigError
 from rayingest.exporting import make_ray_dataset
-from rayingest.formats import get_format
 from rayingest.kinds import Count, Flag, Function, Length, Positive, Seed, Text
 from rayingest.loading import make_loader
 from rayingest.measure import LengthOf, Measure
 from rayingest.options import checked, one_of
-from rayingest.ordering import Batching, Fields, Packed, Padding, Shuffle, make_planner, resolve_order
-from rayingest.plan.drawn import Sampling
+from rayingest.ordering import make_planner, resolve_order
 from rayingest.plan.manifest import Population
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
-from rayingest.plan.view import Limit, Skip, Take, split_parts
+from rayingest.plan.view import Skip, Take, split_parts
 from rayingest.planning import planned
 from rayingest.ranks import Ranks
 from rayingest.silence import told
-from rayingest.storage.disk_cache import DiskCache
-from rayingest.storage.files import Storage
-from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.streams import Stream
 from rayingest.surveying import Surveyed, survey
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
-from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 from rayingest.weighting import By, Weighting, one_weight
-from rayingest.work import SourceWork, Work
 
 if TYPE_CHECKING:
     from rayingest.trainer.loader import PlanView
@@ -56,34 +50,9 @@ def _one_limit(given: Mapping[str, Any]) -> None:
         raise ConfigError("a batch is of so many samples, as in batch(256), or of max_tokens=...: give one of them")
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`.
-
-    `sampling`: who gives the order instead of `shuffling`. `seed`: of all random numbers, where `shuffling` has none.
-    `collate`: the source's own way to put samples together, where `batching` has none.
-    """
-
-    format_name: str
-    urls: str | tuple[str, ...]
-    index: str | None = field(default=None, repr=False)
-    block_bytes: int = 2 << 20
-    strict: bool = True
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    stages: tuple[Stage, ...] = ()
-    shuffling: Shuffle | None = None
-    batching: Batching | None = None
-    allow_pipe: bool = False
-    cache: DiskCache | None = None
-    sampling: Sampling | None = None
-    seed: int = 0
-    collate: Callable[[list[dict[str, Any]]], Any] | None = None
-    limits: tuple[Limit | Measure, ...] = ()
-    lengths: Measure | None = None
-    epoch_length: Mapping[str, int] = field(default_factory=dict)
-    packing: Packed | None = None
-    weighting: Weighting | None = None
+@dataclass(frozen=True, repr=False)
+class Dataset(Description):
+    """A description of data and of what to do with it. Made by `sources.read_...` and `interop.from_...`."""
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls
@@ -272,52 +241,16 @@ class Dataset:
             raise ConfigError("batch(pad=...) is for batches that are not made by a collate function: leave one out")
         return replace(self, batching=Batching(size, partial, collate, bucketed, dict(pad or {}), max_tokens))
 
-    @property
-    def needs_lengths(self) -> bool:
-        """Whether the order depends on them."""
-        batching = self.batching
-        return self.packing is not None or (
-            batching is not None and (batching.bucketed or batching.max_tokens is not None)
-        )
-
     loader = make_loader
 
     to_ray = make_ray_dataset
 
-    @property
-    def work(self) -> Work:
-        """What workers must know of this."""
-        return self.source_work
-
-    @property
-    def source_work(self) -> SourceWork:
-        """The same, where it is one source that is read; ConfigError where it is not."""
-        return SourceWork(self.format_name, self._storage, self.pipeline, self.strict, self.options)
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """What is done with each sample, and how they are put together."""
-        seed = self.shuffling.seed if self.shuffling else self.seed
-        collate = self.batching.collate if self.batching else None
-        pad = self.batching.pad if self.batching else {}
-        if self.packing is None:
-            return Pipeline(self.stages, seed, collate or self.collate, padding=pad)
-        names = self.packing.fields
-        packed = PackedFields(names, {name: one.value for name, one in pad.items()})
-        return Pipeline((*self.stages, Select({name: name for name in names})), seed, packed=packed)
-
-    def index_cache(self) -> IndexCache:
-        """The data's shards as they are now, and where their index is kept; ConfigError as of `source_work`."""
-        storage = self._storage
-        urls = self.urls if isinstance(self.urls, str) else list(self.urls)
-        listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
-        return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
-
     def planned(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
     ) -> tuple[Stream, PlanView]:
-        """A rank's stream, and its plan as a loader sees it. Raises ConfigError, and what indexing does."""
-        return planned(self, ranks, uneven=uneven, on_ray=on_ray, skip=skip, decode_path=decode_path)
+        known = self.survey(ranks.rank, on_ray)
+        planner = self.planner(known, ranks.rank, ranks.world_size, uneven)
+        return planned(known, planner, self.work, skip=skip, decode_path=decode_path)
 
     def survey(self, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
         """What is known of the data before it is read, kept or found now. `on_ray`: by the connected cluster."""
@@ -337,10 +270,6 @@ class Dataset:
         """ConfigError where a sampler, and not this, says which samples come, and when."""
         if self.sampling is not None:
             raise ConfigError(f"{what}: the order is the sampler's; leave one of the two out")
-
-    @property
-    def _storage(self) -> Storage:
-        return Storage(self.storage_options, allow_pipe=self.allow_pipe, cache=self.cache)
 
     def _with(self, stage: Stage) -> Dataset:
         made = replace(self, stages=(*self.stages, stage))

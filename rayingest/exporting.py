@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rayingest.description import Description
 from rayingest.errors import ConfigError
 from rayingest.kinds import Count
 from rayingest.options import checked
@@ -21,8 +22,6 @@ from rayingest.work import Rows, Spans, Work
 
 if TYPE_CHECKING:
     import ray.data
-
-    from rayingest.dataset import Dataset
 
 _PARTS_A_TASK = 8
 _ROWS_AT_ONCE = 64
@@ -38,7 +37,7 @@ class _Part:
 
 
 @checked()
-def make_ray_dataset(dataset: Dataset, /, *, epoch: Count = 0) -> ray.data.Dataset:
+def make_ray_dataset(dataset: Description, /, *, epoch: Count = 0) -> ray.data.Dataset:
     """The samples as a Ray Dataset, decoded and mapped by its tasks: a row each, with `__index__`, its ordinal.
 
     Each sample of the data (after `take`, `where` and the like) is there once; `.shuffle` and `.batch` are the business

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from rayingest.dataset import Dataset
+from rayingest.description import Batching
 from rayingest.errors import ConfigError
 from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
 from rayingest.kinds import Bytes, Function, Place, Positive, Seed, StorageOptions
 from rayingest.materialize import materialized
 from rayingest.options import KindError, checked, kind
-from rayingest.ordering import Batching
 from rayingest.plan.drawn import Sampling
 from rayingest.sources import read_parquet
 from rayingest.sources.common import BLOCK_BYTES, here

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rayingest.description import Description
 from rayingest.errors import ConfigError
 from rayingest.kinds import AfterCopy, Bytes, Count, Decoders, Device, Flag, Folder, MaxErrors, Positive, Seconds
 from rayingest.observe.rescale import Rescale
 from rayingest.observe.watch import LoaderWatch
 from rayingest.options import checked, kind, one_of
+from rayingest.ordering import batching_of
 from rayingest.plan.batching import check_ranks
 from rayingest.plan.dispatch import Limits
 from rayingest.plan.metrics import Watch
@@ -24,7 +26,6 @@ from rayingest.unbounded.stream import UnboundedStream
 
 if TYPE_CHECKING:
     from rayingest.cluster.pool import Pool
-    from rayingest.dataset import Dataset
     from rayingest.trainer.loader import Loader
     from rayingest.trainer.slots import SlotPool
 
@@ -56,7 +57,7 @@ def _agree(given: Mapping[str, Any]) -> None:
 
 @checked(_agree)
 def make_loader(
-    dataset: Dataset,
+    dataset: Description,
     /,
     *,
     rank: Count | None = None,
@@ -104,12 +105,11 @@ def make_loader(
     from rayingest.trainer.loader import Loader
     from rayingest.trainer.slots import SlotPool
 
-    if dataset.batching is None:
-        raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+    batching = batching_of(dataset)
     resolve_pin(pin_memory, resolve_device(device))
     ranks = find_ranks(rank, world_size)
-    if dataset.sampling is None and dataset.batching.size is not None:
-        check_ranks(dataset.batching.size, ranks.rank, ranks.world_size, uneven)
+    if dataset.sampling is None and batching.size is not None:
+        check_ranks(batching.size, ranks.rank, ranks.world_size, uneven)
     on_ray = workers != 0 or pool is not None
     if on_ray:
         from rayingest.cluster.session import connect

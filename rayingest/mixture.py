@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from rayingest.dataset import Dataset
+from rayingest.description import Batching, Shuffle
 from rayingest.errors import ConfigError
 from rayingest.following import RecordStream
 from rayingest.kinds import Flag, Length, Positive, Seed
-from rayingest.mixed_ordering import SurveyedMixture, make_mixed_planner, word_of
+from rayingest.mixed_ordering import Leaf, Recipe, SurveyedMixture, Weights, make_mixed_planner, word_of
 from rayingest.mixed_work import MixedWork
 from rayingest.options import KindError, checked, kind
-from rayingest.ordering import Batching, Shuffle
+from rayingest.ordering import batching_of
 from rayingest.plan.keys import fold
 from rayingest.plan.manifest import JoinedManifest
 from rayingest.plan.mixed import MixedPlanner
@@ -27,9 +28,6 @@ from rayingest.storage.index_cache import IndexCache
 from rayingest.surveying import Surveyed
 from rayingest.transforms.stages import Stage
 from rayingest.work import SourceWork
-
-Weights = Mapping[int, Mapping[str, float]]
-"""By the step from which on they hold, by source."""
 
 
 def _sources(value: Any) -> dict[str, Dataset]:
@@ -137,19 +135,6 @@ def mix(
     return Mixture(sources=sources, weights=weights, until=until, stratified=stratified)
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A source that is no mixture, with what the mixtures around it say of it. `name` has theirs before its own.
-
-    `window` counts samples of the mixture `window_of`; None where nobody said how many, or the source did itself.
-    """
-
-    name: str
-    dataset: Dataset
-    window: int | None = None
-    window_of: str = ""
-
-
 @dataclass(frozen=True, repr=False)
 class Mixture(Dataset):
     """What `mix` gives; its options as there. `weights` None: in proportion to the samples."""
@@ -171,7 +156,7 @@ class Mixture(Dataset):
 
     def leaves(
         self, within: str = "", shuffling: tuple[str, Shuffle] | None = None, batching: Batching | None = None
-    ) -> Iterator[Leaf]:
+    ) -> Iterator[Leaf[Dataset]]:
         """All sources that are no mixtures, in order, with the shuffle and the batching that they get."""
         batching = self.batching or batching
         if self.shuffling is not None:
@@ -186,6 +171,15 @@ class Mixture(Dataset):
                 given_in, given = shuffling
                 own = Shuffle(fold("mixture", given.seed, word_of(path)), None, None)
                 yield Leaf(path, replace(source, batching=batching, shuffling=own), given.window, given_in)
+
+    @property
+    def _recipe(self) -> Recipe:
+        """What the order of the mixture depends on, beside its sources' own."""
+        sources = {
+            name: source._recipe if isinstance(source, Mixture) else None for name, source in self.sources.items()
+        }
+        seed = None if self.shuffling is None else self.shuffling.seed
+        return Recipe(sources, self.weights, self.until, self.stratified, seed)
 
     def shuffle(self, seed: Seed = 0, window: Positive | None = None, lanes: Positive | None = None) -> Dataset:
         """Mix the samples of each source that has no shuffle of its own; see `mix`."""
@@ -225,7 +219,8 @@ class Mixture(Dataset):
 
     def planner(self, known: Surveyed, rank: int, world_size: int, uneven: bool) -> MixedPlanner:
         assert isinstance(known, SurveyedMixture)
-        return make_mixed_planner(self, known, rank, world_size, uneven)
+        leaves = list(self.leaves())
+        return make_mixed_planner(self._recipe, leaves, batching_of(self), known, rank, world_size, uneven)
 
     def _permit(self, what: str) -> None:
         if what != "shuffle":

@@ -1,16 +1,15 @@
 """From what a description says of order and batches to a planner: shuffling, batching, packing, a sampler.
 
-Owns these parts of a description, and what of them does not go together.
+Owns what of these parts of a description does not go together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
+from rayingest.description import Batching, Description, Packed, Shuffle
 from rayingest.errors import ConfigError
-from rayingest.options import KindError, kind
 from rayingest.plan.budget import Budget
 from rayingest.plan.calendar import Calendar
 from rayingest.plan.drawn import DrawnPlanner, Draws
@@ -19,83 +18,23 @@ from rayingest.plan.grouped_order import GroupedOrder
 from rayingest.plan.groups import Grouping
 from rayingest.plan.manifest import Population
 from rayingest.plan.order import Order
-from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
 from rayingest.plan.weighted import Resampling, WeightedPlanner
-from rayingest.transforms.packing import ADDED
+from rayingest.surveying import Surveyed
 from rayingest.transforms.padding import Pad
 
-if TYPE_CHECKING:
-    from rayingest.dataset import Dataset
-    from rayingest.surveying import Surveyed
 
-
-@dataclass(frozen=True)
-class Shuffle:
-    """How samples are mixed; None stands for the defaults that the data suggests."""
-
-    seed: int
-    window: int | None
-    lanes: int | None
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How samples are put together; `size` counts all ranks' rows of a step, None where `max_tokens` limits each's."""
-
-    size: int | None
-    partial: str
-    collate: Callable[[list[dict[str, Any]]], Any] | None
-    bucketed: bool = False
-    pad: Mapping[str, Pad] = field(default_factory=dict)
-    max_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Packed:
-    """How samples are packed into rows, and which of their fields."""
-
-    rows: Packing
-    fields: tuple[str, ...]
-
-
-def _pads(value: Any) -> dict[str, Pad]:
-    if not isinstance(value, Mapping):
-        raise TypeError
-    return {name: pad if isinstance(pad, Pad) else Pad(**pad) for name, pad in value.items()}
-
-
-Padding = Annotated[
-    Mapping[str, Pad],
-    kind("by field, how it is padded, as in {'tokens': ri.Pad(multiple_of=8)}, or a mapping of its options", _pads),
-]
-
-
-def _fields(value: Any) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise TypeError
-    for name in names:
-        if name in ADDED:
-            raise KindError(f"{name!r} is what packing adds itself: rename the field")
-    return names
-
-
-Fields = Annotated[str | Sequence[str], kind("a field's name, or a list of names", _fields)]
-
-
-def resolve_order(dataset: Dataset, data: Population) -> Order:
+def resolve_order(dataset: Description, data: Population) -> Order:
     """The parameters of an order of samples for this data, which is a manifest's view. Raises ConfigError."""
     batching, shuffling = batching_of(dataset), dataset.shuffling
     if batching.bucketed and (dataset.lengths is None or shuffling is None):
         lacks = ".length(field) before it" if dataset.lengths is None else ".shuffle(), whose windows it works in"
         raise ConfigError(f"batch(bucketed=True) needs {lacks}")
-    how = {} if shuffling is None else vars(shuffling)
     assert batching.size is not None
-    return Order.resolve(data, batch=batching.size, partial=batching.partial, **how)
+    return Order.resolve(data, batch=batching.size, partial=batching.partial, **_how(shuffling))
 
 
-def make_planner(dataset: Dataset, known: Surveyed, rank: int, world_size: int, uneven: bool) -> Planner:
+def make_planner(dataset: Description, known: Surveyed, rank: int, world_size: int, uneven: bool) -> Planner:
     """A rank's part of the order for this data. Raises ConfigError."""
     manifest, mine = known.manifest, (rank, world_size, uneven)
     batching = batching_of(dataset)
@@ -120,14 +59,14 @@ def make_planner(dataset: Dataset, known: Surveyed, rank: int, world_size: int, 
     return DrawnPlanner(manifest, order, draws, *mine, calendar=Calendar.resolve(order, **dataset.epoch_length))
 
 
-def batching_of(dataset: Dataset) -> Batching:
+def batching_of(dataset: Description) -> Batching:
     """How samples are put together; ConfigError where nobody says."""
     if dataset.batching is None:
         raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
     return dataset.batching
 
 
-def _grouped_order(dataset: Dataset, batching: Batching, known: Surveyed, world_size: int) -> GroupedOrder:
+def _grouped_order(dataset: Description, batching: Batching, known: Surveyed, world_size: int) -> GroupedOrder:
     """The order of packed rows, or of batches of limited size. Raises ConfigError for what does not go with them."""
     packed = dataset.packing
     me = "pack" if packed is not None else "batch(max_tokens=...)"
@@ -142,7 +81,6 @@ def _grouped_order(dataset: Dataset, batching: Batching, known: Surveyed, world_
         raise ConfigError(f"{me} beside {other}: which samples come together, and how many, is {me}'s; leave one out")
     if known.lengths is None:
         raise ConfigError(f"{me} needs .length(field) before it")
-    how = {} if dataset.shuffling is None else vars(dataset.shuffling)
     if packed is not None:
         _check_packed_pads(packed, batching.pad)
         assert batching.size is not None
@@ -152,7 +90,13 @@ def _grouped_order(dataset: Dataset, batching: Batching, known: Surveyed, world_
         assert batching.max_tokens is not None
         multiple = max((pad.multiple_of for pad in batching.pad.values()), default=1)
         grouping, size = Budget(batching.max_tokens, world_size, multiple), world_size
+    how = _how(dataset.shuffling)
     return GroupedOrder.over(known.view, known.lengths, grouping, batch=size, partial=batching.partial, **how)
+
+
+def _how(shuffling: Shuffle | None) -> dict[str, Any]:
+    """A shuffle by the names that orders have for it; nothing for file order."""
+    return {} if shuffling is None else dict(vars(shuffling))
 
 
 def _check_packed_pads(packed: Packed, pads: Mapping[str, Pad]) -> None:

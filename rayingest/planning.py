@@ -1,4 +1,4 @@
-"""From a description to a rank's stream, and to what its loader knows of the plan.
+"""From a rank's planner to its stream, and to what its loader knows of the plan.
 
 Owns which of the options of a loader change the stream; how it is run is the business of `loading`.
 """
@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rayingest.errors import ConfigError
 from rayingest.plan.bookmarks import Bookmarks
 from rayingest.plan.grouped import GroupedPlanner
 from rayingest.plan.mixed import MixedPlanner
-from rayingest.plan.planner import Plan
+from rayingest.plan.planner import Plan, Planner
 from rayingest.plan.position import StateCodec
-from rayingest.ranks import Ranks
 from rayingest.streams import ManifestStream, Stream
+from rayingest.surveying import Surveyed
 from rayingest.transforms.decode_path import choose_path
-
-if TYPE_CHECKING:
-    from rayingest.dataset import Dataset
-    from rayingest.trainer.loader import PlanView
+from rayingest.work import Work
 
 
 class Codec(Protocol):
@@ -63,17 +60,15 @@ class View:
 
 
 def planned(
-    dataset: Dataset, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, decode_path: str | None
-) -> tuple[Stream, PlanView]:
-    """A rank's stream of data whose blocks are known, or found now. Raises ConfigError, and what indexing does."""
-    known = dataset.survey(ranks.rank, on_ray)
-    planner = dataset.planner(known, ranks.rank, ranks.world_size, uneven)
+    known: Surveyed, planner: Planner, work: Work, *, skip: bool, decode_path: str | None
+) -> tuple[Stream, View]:
+    """A rank's stream of data whose blocks are known. Raises ConfigError."""
     if skip and isinstance(planner, GroupedPlanner):
         raise ConfigError(
             "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
             "it stands in for; leave bad samples out with .filter"
         )
-    work = dataset.work.made(skip, choose_path(decode_path))
+    work = work.made(skip, choose_path(decode_path))
     flag_valid = skip or planner.order.partial == "pad"
     codec = StateCodec(
         planner.fingerprint,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
+from rayingest.description import Description
 from rayingest.formats.indexing import IndexSurvey
 from rayingest.measure import Measure, MeasureSurvey
 from rayingest.plan.manifest import Manifest
@@ -18,9 +19,6 @@ from rayingest.plan.weighted import Weights
 from rayingest.silence import told
 from rayingest.storage.index_cache import IndexCache
 from rayingest.survey import Survey, survey_here
-
-if TYPE_CHECKING:
-    from rayingest.dataset import Dataset
 
 T = TypeVar("T")
 
@@ -91,7 +89,7 @@ class Surveyed:
         return "" if self.weights is None else self.weights.mark
 
 
-def survey(dataset: Dataset, cache: IndexCache, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
+def survey(dataset: Description, cache: IndexCache, rank: int, on_ray: bool, shown: bool = False) -> Surveyed:
     """All surveys that the data set needs, each kept or made now."""
     manifest = make(IndexSurvey(cache), rank, on_ray, shown)
 

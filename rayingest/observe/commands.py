@@ -101,13 +101,12 @@ def _probe(
     dataset, options = loaded.dataset(), loaded.loader_options()
     options = {name: options[name] for name in options if name not in {"workers", "prefetch", "pin_memory", "epochs"}}
     options |= {"rank": 0, "world_size": 1}
-    timeout = options.get("start_timeout", 60.0)
-    connect(timeout)
+    trial = probe.Trial(seconds, step_ms / 1e3, options, timeout=options.get("start_timeout", 60.0))
+    connect(trial.timeout)
     axes["workers"] = axes["workers"] or _up_to(total_cpus())
     points = [
         probe.Point(*each) for each in itertools.product(*(axes[n] for n in ("workers", "prefetch", "pin", "batch")))
     ]
-    step = step_ms / 1e3
     results: list[probe.Result] = []
     runs: list[probe.Result] = []
     with tqdm(total=len(points) + len(RUNS), desc="probing", unit="point") as bar:
@@ -123,13 +122,13 @@ def _probe(
             if probe.measured_of(results):
                 report.write_text(page(f"Probe of {config}", results, runs, step_ms))
 
-        for one in probe.sweep(dataset, points, seconds, step, options, timeout):
+        for one in probe.sweep(dataset, points, trial):
             keep(results, one, str(one.point))
         if not probe.measured_of(results):
             raise ConfigError(f"none of {len(points)} point(s) could be measured, as told above")
         best = probe.knee(results).point
         spans = None if trace is None else Trace(0)
-        for name, run in zip(RUNS, differential(dataset, best, seconds, step, options, timeout, spans), strict=True):
+        for name, run in zip(RUNS, differential(dataset, best, trial, spans), strict=True):
             keep(runs, run, f"the {name} run")
             if spans is not None and trace is not None and name == "cold":
                 spans.write(trace)

@@ -20,6 +20,7 @@ from rayingest.observe.probe import (
     NotMeasured,
     Point,
     Result,
+    Trial,
     attempt,
     measure,
     run_loader,
@@ -36,29 +37,21 @@ _COSTS = ("storage", "decoding", "the rest")
 _STEPS = 1 << 30
 
 
-def differential(
-    dataset: Dataset,
-    point: Point,
-    seconds: float,
-    step: float,
-    options: dict[str, Any],
-    timeout: float,
-    trace: Trace | None = None,
-) -> Iterator[Result]:
+def differential(dataset: Dataset, point: Point, trial: Trial, trace: Trace | None = None) -> Iterator[Result]:
     """The `RUNS` at one point; the cold one is traced."""
-    with Pool(workers=point.workers, start_timeout=timeout) as pool:
-        lack = wait_for_decoders(pool, timeout)
+    with Pool(workers=point.workers, start_timeout=trial.timeout) as pool:
+        lack = wait_for_decoders(pool, trial.timeout)
 
         def cold() -> Result:
-            return measure(without_cache(dataset), point, seconds, step, options, pool, trace)
+            return measure(without_cache(dataset), point, trial, pool, trace)
 
         def cached() -> Result:
             with copied(dataset) as local:
-                return measure(local, point, seconds, step, options, pool)
+                return measure(local, point, trial, pool)
 
         for run in (cold, cached):
             yield NotMeasured(point, lack) if lack else attempt(point, run)
-    yield attempt(point, lambda: _synthetic(dataset, point, seconds, step, options))
+    yield attempt(point, lambda: _synthetic(dataset, point, trial))
 
 
 def split(runs: Sequence[Result]) -> dict[str, float]:
@@ -75,18 +68,16 @@ def split(runs: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def _synthetic(dataset: Dataset, point: Point, seconds: float, step: float, options: dict[str, Any]) -> Measured:
-    """One batch of the data, made once, and handed out for so many seconds."""
-    made = {name: value for name, value in options.items() if name not in {"epochs", "device", "after_copy"}}
-    if point.batch is not None and dataset.batching is not None:
-        dataset = replace(dataset, batching=replace(dataset.batching, size=point.batch))
-    with dataset.loader(**{**made, "workers": 0, "device": "cpu", "pin_memory": None}) as loader:
+def _synthetic(dataset: Dataset, point: Point, trial: Trial) -> Measured:
+    """One batch of the data, made once, and handed out again and again."""
+    made = {name: value for name, value in trial.options.items() if name not in {"epochs", "device", "after_copy"}}
+    with point.batched(dataset).loader(**{**made, "workers": 0, "device": "cpu", "pin_memory": None}) as loader:
         values = next(iter(loader))
     columns = {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
-    again = {name: options[name] for name in ("device", "after_copy") if name in options}
+    again = {name: trial.options[name] for name in ("device", "after_copy") if name in trial.options}
     slots = SlotPool(bool(point.pin_memory))
     with Loader(_Again(Batch(0, 0, columns)), _View(), prefetch=point.prefetch, slots=slots, **again) as loader:
-        return run_loader(loader, point, seconds, step, None)
+        return run_loader(loader, point, trial, None)
 
 
 class _Again:

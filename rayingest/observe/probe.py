@@ -40,6 +40,24 @@ class Point:
         words += [] if self.pin_memory is None else ["pinned" if self.pin_memory else "not pinned"]
         return ", ".join([*words, *([] if self.batch is None else [f"batch {self.batch}"])])
 
+    def batched(self, dataset: Dataset) -> Dataset:
+        """The data set with this batch."""
+        if self.batch is None or dataset.batching is None:
+            return dataset
+        return replace(dataset, batching=replace(dataset.batching, size=self.batch))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How points are measured: each for so many `seconds`, with a model that takes `step` seconds a batch, on a loader
+    of these `options` beside the point's. Decoders have `timeout` seconds to come.
+    """
+
+    seconds: float
+    step: float
+    options: dict[str, Any]
+    timeout: float
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -69,18 +87,13 @@ class NotMeasured:
 Result = Measured | NotMeasured
 
 
-def sweep(
-    dataset: Dataset, points: Iterable[Point], seconds: float, step: float, options: dict[str, Any], timeout: float
-) -> Iterator[Result]:
-    """Each point measured for so many seconds, in order of workers, so that one pool serves all of a number.
-
-    Nothing is measured with fewer decoders than the point's, for which `timeout` seconds are waited.
-    """
+def sweep(dataset: Dataset, points: Iterable[Point], trial: Trial) -> Iterator[Result]:
+    """Each point measured, in order of workers, so that one pool serves all of a number; none with fewer decoders."""
     for workers, same in _by_workers(points):
-        with Pool(workers=workers, start_timeout=timeout) as pool:
-            lack = wait_for_decoders(pool, timeout)
+        with Pool(workers=workers, start_timeout=trial.timeout) as pool:
+            lack = wait_for_decoders(pool, trial.timeout)
             for point in same:
-                yield NotMeasured(point, lack) if lack else measure(dataset, point, seconds, step, options, pool)
+                yield NotMeasured(point, lack) if lack else measure(dataset, point, trial, pool)
 
 
 def wait_for_decoders(pool: Pool, timeout: float) -> str:
@@ -96,25 +109,15 @@ def wait_for_decoders(pool: Pool, timeout: float) -> str:
     return ""
 
 
-def measure(
-    dataset: Dataset,
-    point: Point,
-    seconds: float,
-    step: float,
-    options: dict[str, Any],
-    pool: Pool,
-    trace: Trace | None = None,
-) -> Result:
-    """One point, on a pool of its workers; `step` seconds stand for a model."""
-    if point.batch is not None and dataset.batching is not None:
-        dataset = replace(dataset, batching=replace(dataset.batching, size=point.batch))
-    options = {**options, "prefetch": point.prefetch, "pin_memory": point.pin_memory, "pool": pool}
+def measure(dataset: Dataset, point: Point, trial: Trial, pool: Pool, trace: Trace | None = None) -> Result:
+    """One point, on a pool of its workers."""
+    options = {**trial.options, "prefetch": point.prefetch, "pin_memory": point.pin_memory, "pool": pool}
 
     def run() -> Measured:
-        with dataset.loader(**options) as loader:
+        with point.batched(dataset).loader(**options) as loader:
             if trace is not None and loader.watch is not None:
                 loader.watch.trace(trace.span)
-            return run_loader(loader, point, seconds, step, pool)
+            return run_loader(loader, point, trial, pool)
 
     return attempt(point, run)
 
@@ -127,17 +130,17 @@ def attempt(point: Point, run: Callable[[], Result]) -> Result:
         return NotMeasured(point, " ".join(str(error).split()) or type(error).__name__)
 
 
-def run_loader(loader: Loader, point: Point, seconds: float, step: float, pool: Pool | None) -> Measured:
-    """What a loader gives in so many seconds, after its first batches."""
+def run_loader(loader: Loader, point: Point, trial: Trial, pool: Pool | None) -> Measured:
+    """What a loader gives, after its first batches."""
     batches = _endless(loader)
     for _ in range(_WARM_BATCHES):
         next(batches)
-        time.sleep(step)
+        time.sleep(trial.step)
     meter = Meter(pool)
     before, begun, rows = loader.figures(), time.monotonic(), 0
-    while time.monotonic() - begun < seconds:
+    while time.monotonic() - begun < trial.seconds:
         rows += len(next(batches)["__index__"])
-        time.sleep(step)
+        time.sleep(trial.step)
         meter.look()
     took = time.monotonic() - begun
     used, figures = meter.read(), loader.figures()

@@ -17,7 +17,7 @@ from rayingest.cluster.members import Member
 from rayingest.observe import probe
 from rayingest.observe.diagnose import Diagnosis
 from rayingest.observe.differential import differential, split
-from rayingest.observe.probe import Measured, NotMeasured, Point, knee
+from rayingest.observe.probe import Measured, NotMeasured, Point, Trial, knee
 from rayingest.observe.report import costs, page, recommendation, verdict
 from tests.cluster.test_bottlenecks import number, slow
 from tests.streams import write_shards
@@ -122,7 +122,7 @@ def test_differential_runs_tell_storage_from_decoding(short: str, cluster: Any, 
     with data.loader(workers=0):
         web.delay = 0.3 if short == "storage" else 0.0
     options = {"rank": 0, "world_size": 1, "max_bytes": 60_000}  # which cannot keep what was read, nor read far ahead
-    parts = split(list(differential(data, Point(1), 1.0, 0.005, options, 60.0)))
+    parts = split(list(differential(data, Point(1), Trial(1.0, 0.005, options, timeout=60.0))))
     assert parts["storage"] + parts["decoding"] > parts["the rest"], parts
     assert (parts["storage"] > 3 * parts["decoding"]) == (short == "storage"), parts
     assert (parts["decoding"] > 3 * parts["storage"]) == (short == "decode"), parts
