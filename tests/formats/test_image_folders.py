@@ -82,14 +82,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path) -> None:
     """Each folder is listed once; labels, order and sizes of all are in the index."""
+    one = tmp_path / "one"
+    one.touch()
     (tmp_path / "data").mkdir()
     for number in range(100):
         folder = tmp_path / "data" / f"{number:04d}"
         folder.mkdir()
-        at = os.open(folder, os.O_DIRECTORY)
         for i in range(500):
-            os.close(os.open(f"{500 * number + i:06d}.jpg", os.O_CREAT, dir_fd=at))
-        os.close(at)
+            os.link(one, f"{folder}/{500 * number + i:06d}.jpg")  # a tenth of what a new file takes
     opened: list[str] = []
     listed: list[str] = []
 
