@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
 from rayingest.kinds import Bytes, Function, Place, Positive, Seed, StorageOptions
 from rayingest.materialize import materialized
 from rayingest.options import KindError, checked, kind
-from rayingest.plan.drawn import Sampling
+from rayingest.plan.drawn import Sampling, chain
 from rayingest.sources import read_parquet
 from rayingest.sources.common import BLOCK_BYTES, here
 from rayingest.storage.files import Storage
@@ -45,6 +45,12 @@ def _iterable(value: Any) -> Any:
         raise TypeError
     if hasattr(value, "__next__"):
         raise KindError("it can be iterated only once, and every epoch iterates anew")
+    return value
+
+
+def _generator(value: Any) -> Any:
+    if not hasattr(value, "manual_seed"):
+        raise TypeError
     return value
 
 
@@ -79,6 +85,7 @@ MapStyle = Annotated[Any, kind("a map-style dataset: with len() and [index]", _m
 Sampler = Annotated[Iterable[Any], kind("a sampler, or another iterable of indices", _iterable)]
 BatchSampler = Annotated[Iterable[Any], kind("a batch sampler, or another iterable of lists of indices", _iterable)]
 
+Generator = Annotated[Any, kind("a torch.Generator", _generator)]
 RayDataset = Annotated[Any, kind("a Ray Dataset", _ray_dataset)]
 Factory = Annotated[Any, kind("a function of a shard's number that gives an iterable, or an IterableDataset", _factory)]
 Lengths = Annotated[Sequence[int], kind("a list of how many samples each shard has", _lengths)]
@@ -91,6 +98,7 @@ def from_torch(
     *,
     sampler: Sampler | None = None,
     batch_sampler: BatchSampler | None = None,
+    generator: Generator | None = None,
     collate_fn: Function | None = None,
     worker_init_fn: Function | None = None,
     seed: Seed = 0,
@@ -113,6 +121,9 @@ def from_torch(
             resumed in epoch e draws the epochs before it once more. A state holds 16 digits of the first epoch's
             indices, and is refused where they differ. A sampler without a generator gets one with the seed.
         batch_sampler: who gives the global batches too, of any sizes, instead of `.batch`.
+        generator: the DataLoader's own, where the sampler draws from it too: for `DataLoader(data, shuffle=True,
+            generator=g)` give `RandomSampler(data, generator=g)` and `g`. A DataLoader takes a number from it before
+            each epoch's indices are drawn (with persistent_workers=True, before those of the first alone).
         collate_fn: makes a batch of a rank's list of items; of what it returns, parts become fields as of an item, and
             each must have the items as its first axis. Then a sample has one field, `item`, until it is put together.
         worker_init_fn: called once in each process that makes items, with the process's id.
@@ -120,6 +131,8 @@ def from_torch(
     """
     if sampler is not None and batch_sampler is not None:
         raise ConfigError("from_torch: sampler beside batch_sampler, which has its own; leave one of them out")
+    if generator is not None and sampler is None and batch_sampler is None:
+        raise ConfigError("from_torch: generator without a sampler; .shuffle(seed) needs none")
     whole = collate_fn is not None
     stages: tuple[Stage, ...] = (Map(Fetch(dataset, worker_init_fn, whole)),)
     if hasattr(dataset, "__getitems__"):
@@ -135,6 +148,8 @@ def from_torch(
     chosen = batch_sampler if sampler is None else sampler
     if chosen is None:
         return made
+    if generator is not None:
+        chosen = _SeedFirst(chosen, generator)
     sampling = _sampling(chosen, batch_sampler is not None, dataset, seed)
     return replace(made, sampling=sampling, batching=Batching(1, "short", None) if sampling.in_batches else None)
 
@@ -219,15 +234,26 @@ def from_ray(
     return read_parquet(files, index=index, storage_options=options)
 
 
+class _SeedFirst:
+    """A sampler as a DataLoader with this generator iterates it: behind a draw of the seed for the loader's workers."""
+
+    def __init__(self, sampler: Iterable[Any], generator: Any) -> None:
+        self.sampler, self.generator = sampler, generator
+
+    def __iter__(self) -> Iterator[Any]:
+        import torch
+
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        yield from self.sampler
+
+
 def _sampling(sampler: Any, in_batches: bool, dataset: Any, seed: int) -> Sampling:
     """The sampler as it is now; with a generator of its own, where it has none and would draw from the global state."""
-    source = getattr(sampler, "data_source", None)
-    shared = (dataset, *([] if source is None else [source]))
-    part = kept = copy.deepcopy(sampler, {id(one): one for one in shared})
-    while part is not None:
+    shared = (dataset, *(part.data_source for part in chain(sampler) if hasattr(part, "data_source")))
+    kept = copy.deepcopy(sampler, {id(one): one for one in shared})
+    for part in chain(kept):
         if getattr(part, "generator", seed) is None:
             import torch
 
             part.generator = torch.Generator().manual_seed(seed)
-        part = getattr(part, "sampler", None)
     return Sampling(kept, in_batches, shared)

@@ -192,6 +192,11 @@ def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> Non
     assert rows["pictures"] == ["'png' of 5 samples in sheet.png"]
     with Image.open(folder / "sheet.png") as sheet:
         assert sheet.size == (5 * 128, 128)
+    nowhere = run("inspect", "data/*.tar", "--format", "webdataset", "--sheet", "none/sheet.png")
+    assert nowhere.exit_code == 1
+    assert nowhere.stderr.endswith(
+        "\nrayingest: --sheet: none/sheet.png cannot be written: No such file or directory\n"
+    )
     assert "uint8 (8, 8, 3)" in " ".join(told(run("inspect", "c.yaml"))["fields"])
 
 

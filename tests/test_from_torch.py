@@ -115,6 +115,19 @@ def test_samplers_give_the_data_loaders_batches(name: str, drop: bool) -> None:
     assert list(mine) == list(SAMPLERS[name](data))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_generator_that_loader_and_sampler_share_gives_the_data_loaders_batches(workers: int) -> None:
+    """The DataLoader draws its workers' seed from it before each epoch; the generator that was given is left alone."""
+    data, mine, other = Pairs(), generator(), generator()
+    theirs = DataLoader(data, batch_size=8, shuffle=True, generator=other, num_workers=workers)
+    expected = [batch for _ in range(3) for batch in theirs]
+    ours = ri.from_torch(data, sampler=RandomSampler(data, generator=mine), generator=mine)
+    same(batches(ours.batch(8, partial="short"), 3), expected)
+    assert torch.equal(mine.get_state(), generator().get_state())
+    in_batches = BatchSampler(RandomSampler(data, generator=mine), 8, False)
+    same(batches(ri.from_torch(data, batch_sampler=in_batches, generator=mine), 3), expected)
+
+
 @pytest.mark.parametrize("partial", ["drop", "short"])
 def test_distributed_samplers_give_each_rank_its_own(partial: str) -> None:
     """Every rank's batches are those of a DataLoader with that rank's sampler, in every epoch."""
@@ -237,6 +250,53 @@ def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
         data.filter(bool)
 
 
+class Grown:
+    """Tensors that want gradients: a field, and inside a list; made by others, so that they carry what made them."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        grown = torch.full((2,), float(i), requires_grad=True) * 2
+        return {"x": grown, "parts": [grown, {"y": grown}]}
+
+
+def kept_apart(items: list[Any]) -> dict[str, Any]:
+    return {"x": torch.stack([item["x"] for item in items]), "parts": [item["parts"] for item in items]}
+
+
+def test_gradients_are_left_behind(cluster: Any) -> None:
+    """Wherever items are made, with a collate function or without."""
+
+    def first(data: Any, **how: Any) -> dict[str, Any]:
+        with data.batch(4).loader(**how) as loader:
+            batch: dict[str, Any] = next(iter(loader))
+            return batch
+
+    with ri.Pool(workers=1) as pool:
+        for data in (ri.from_torch(Grown()), ri.from_torch(Grown(), collate_fn=kept_apart)):
+            for batch in (first(data, workers=0), first(data, pool=pool)):
+                assert batch["x"].tolist() == [[2.0 * i] * 2 for i in range(4)]
+                inside = [batch["x"], *(part for x, y in batch["parts"] for part in (x, y["y"]))]
+                assert not any(tensor.requires_grad or tensor.grad_fn for tensor in inside)
+
+
+def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
+    """bfloat16: the error says how, for items as for what a collate function makes of them."""
+
+    class Brief(Pairs):
+        def __getitem__(self, i: int) -> Any:
+            return torch.full((3,), i + 0.5, dtype=torch.bfloat16)
+
+    said = r"numpy has no bfloat16: give it as .float\(\), or its bits as .view\(torch.int16\)"
+    for error, options in ((ri.DataError, {}), (ri.ConfigError, {"collate_fn": torch.stack})):
+        with pytest.raises(error, match=said):
+            run(ri.from_torch(Brief(), **options).batch(4))
+    bits = ri.from_torch(Brief()).map(lambda item: {"x": item["0"].view(torch.int16)}).batch(4)
+    with bits.loader(workers=0, after_copy={"x": lambda bits: bits.view(torch.bfloat16)}) as loader:
+        assert torch.equal(next(iter(loader))["x"], torch.stack([Brief()[i] for i in range(4)]))
+
+
 def test_on_ray_it_is_the_same(cluster: Any) -> None:
     """Batches, random numbers, the sampler's order, and the error of an item."""
     ours = ri.from_torch(Noise(), sampler=WeightedRandomSampler([1.0] * 40, 80, generator=generator())).batch(8)
@@ -272,6 +332,10 @@ class Broken(Pairs):
         (lambda: ri.from_torch(Pairs(), collate_fn=list).batch(1, pad={"a": ri.Pad()}), "a collate function"),
         (lambda: ri.from_torch(Pairs(), batch_sampler=[[1]]).batch(2), "the batches are the batch_sampler's"),
         (lambda: batches(ri.from_torch(Pairs(), sampler=[N]).batch(1)), f"the data has 0 to {N - 1}"),
+        (lambda: ri.from_torch(Pairs(), generator=generator()), "generator without a sampler"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1], generator=17), "generator=17: a torch.Generator"),
+        (lambda: batches(ri.from_torch(Pairs(), batch_sampler=[[1], []])), r"at least one in each, not such as \[\]"),
+        (lambda: batches(ri.from_torch(Pairs(), batch_sampler=[[1], None])), "lists of indices.*not such as None"),
         (lambda: batches(ri.from_torch(Pairs(), sampler=["a"]).batch(1)), "must give indices"),
     ],
 )

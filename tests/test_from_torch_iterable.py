@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -195,6 +196,21 @@ def test_errors_name_shard_and_sample() -> None:
 
     with pytest.raises(ri.DataError, match=r"map .*fail.*shard samples/0, offset 5, sample 5"):
         run(iterable().map(fail).batch(10))
+
+
+def test_what_cannot_travel_is_named() -> None:
+    """By its field and sample, whatever is raised where it is pickled."""
+
+    def locked(shard: int) -> list[dict[str, Any]]:
+        return [{"made": 0}, {"made": threading.Lock()}]
+
+    def called(shard: int) -> list[dict[str, Any]]:
+        return [{"made": 0}, {"made": lambda: 1}]
+
+    for factory, kind in ((locked, "lock"), (called, "function")):
+        said = f"field 'made' is a {kind} that cannot be pickled.*make it in .map.*/0, offset 1"
+        with pytest.raises(ri.DataError, match=said):
+            run(ri.from_torch_iterable(factory, shards=1).batch(2))
 
 
 def test_parts_of_it_are_taken_as_of_any_data() -> None:

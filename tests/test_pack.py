@@ -80,6 +80,51 @@ def test_images_are_made_smaller_or_decoded(to: str, tmp_path: Path) -> None:
     assert sum(isinstance(value, np.ndarray) and value.shape == (6, 5, 3) for value in decoded) == 3
 
 
+@pytest.mark.parametrize("shard_bytes", [7_000, 40_000, 90_000, 1 << 20])
+def test_shards_are_of_the_size_asked_for_whatever_blocks_are(tmp_path: Path, shard_bytes: int) -> None:
+    """Every sample once and in order; shards are cut inside of blocks, also of what a view leaves of them."""
+    (tmp_path / "data").mkdir()
+    for number in range(50):
+        (tmp_path / "data" / f"{number:02d}.bin").write_bytes(bytes([number]) * (4_000 + 20 * number))
+    for taken in (slice(None), slice(3, 44)):
+        whole = ri.read_files(tmp_path / "data", block_bytes=100_000)
+        data = whole.skip(taken.start).take(taken.stop - taken.start) if taken.start else whole
+        out = tmp_path / f"out-{taken.start}"
+        packing = pack_here(data, out, to="parquet", shard_bytes=shard_bytes)
+        found = samples(ri.read_parquet(out))
+        assert [sample["data"][0] for sample in found] == list(range(50))[taken]
+        sizes = [sum(4_000 + 20 * int(n) for part in shard.parts for n in part.ordinals) for shard in packing.shards]
+        assert all(abs(size - shard_bytes) < 6_000 for size in sizes[:-1])
+        assert len(sizes) in {sum(sizes) // shard_bytes, sum(sizes) // shard_bytes + 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "inside"),
+    [
+        ("data", "data/out", True),
+        ("data", "data", True),
+        ("data/*/*.bin", "data/out", False),
+        ("data/**", "data/out", True),
+        ("data/*/*.tar", "data/out", True),
+        ("data/{a,b}", "data/b/out", True),
+        ("data/a/1.bin", "data/a/out", False),
+        ("data", "data-out", False),
+    ],
+)
+def test_no_data_are_to_hold_what_is_packed_of_them(tmp_path: Path, source: str, out: str, inside: bool) -> None:
+    """A folder that the source would take files from; through links too."""
+    for name in ("a/1.bin", "b/2.bin", "c/3.tar"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path)
+    data = ri.read_files(tmp_path / "link" / source)
+    if not inside:
+        pack_here(data, tmp_path / out, to="webdataset", shard_bytes=1000)
+        return
+    with pytest.raises(ConfigError, match="lies in the data"):
+        pack_here(data, tmp_path / out, to="webdataset", shard_bytes=1000)
+
+
 def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     """A shard that is there is not touched; one that is damaged is made again; another packing's folder is refused."""
     write_shards(tmp_path / "data", [20, 15, 7])
@@ -98,8 +143,12 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert not list(out.glob(".*"))
     with pytest.raises(ConfigError, match="shard_bytes differs"):
         pack_here(data, out, to="webdataset", shard_bytes=10_000)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("a")
     with pytest.raises(ConfigError, match="not empty"):
-        pack_here(data, tmp_path / "data", **layout)
+        pack_here(data, tmp_path / "full", **layout)
+    with pytest.raises(ConfigError, match=r"a.txt cannot be made a folder: File exists"):
+        pack_here(data, tmp_path / "full" / "a.txt", **layout)
     with pytest.raises(ConfigError, match="folders of the file system"):
         Packing(data, survey(data, data.index_cache(), 0, False), "s3://bucket/out", Layout(**layout))
 

@@ -65,7 +65,10 @@ def contact_sheet(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
         image = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).convert("RGB")
         image.thumbnail((_TILE - 4, _TILE - 4))
         sheet.paste(image, (number % _ACROSS * _TILE + 2, number // _ACROSS * _TILE + 2))
-    sheet.save(path, "png")
+    try:
+        sheet.save(path, "png")
+    except OSError as error:
+        raise ConfigError(f"--sheet: {path} cannot be written: {error.strerror or error}") from error
     return field
 
 

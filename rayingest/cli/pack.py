@@ -8,6 +8,7 @@ samples are in them.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ from rayingest.plan.view import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
+from rayingest.storage.urls import takes
 from rayingest.streams import spans_of
 from rayingest.surveying import Surveyed
 from rayingest.transforms.decoders import IMAGES
@@ -104,6 +106,9 @@ class Packing:
         if path is None:
             raise ConfigError(f"{redact(url)}: shards are written to folders of the file system; copy them from there")
         folder = Path(path)
+        for name in (RECORD, f"part-000000{SUFFIXES[layout.to]}"):
+            if takes(dataset.urls, str(folder / name)):
+                raise ConfigError(f"{folder} lies in the data, which would hold its own shards; take another folder")
         self.shards = _shards(known, folder, layout)
         self._layout, self._work = layout, work_of(dataset)
         self._schema = None
@@ -173,24 +178,40 @@ class Packing:
 
 
 def _shards(known: Surveyed, folder: Path, layout: Layout) -> list[NewShard]:
+    """Shards of about so many bytes: a block's samples count as equally large, and may lie in two of them."""
     manifest, view = known.manifest, known.view
     numbers = np.flatnonzero(view.samples)
-    sizes = manifest.nbytes[numbers] * (view.samples[numbers] / manifest.samples[numbers])
-    shard_of = (np.cumsum(sizes) - sizes) // layout.shard_bytes
-    made = []
-    for number, blocks in enumerate(np.split(numbers, np.flatnonzero(np.diff(shard_of)) + 1)):
+    counts = view.samples[numbers]
+    begins = np.cumsum(counts) - counts
+    made: list[NewShard] = []
+    for first, last in itertools.pairwise(_cuts(manifest.nbytes[numbers] / manifest.samples[numbers], counts, layout)):
         parts = []
-        for block in blocks.tolist():
-            count, span = int(view.samples[block]), spans_of(manifest, [block])[0]
-            some = None if count == manifest.samples[block] else view.row(block, np.arange(count))
-            parts.append(Part(span, int(manifest.first_ordinal[block]), some))
-        made.append(NewShard(str(folder / f"part-{number:06d}{SUFFIXES[layout.to]}"), tuple(parts)))
+        for at in range(np.searchsorted(begins, first, "right") - 1, np.searchsorted(begins, last)):
+            block, row = numbers[at], max(first - int(begins[at]), 0)
+            count = min(last - int(begins[at]), int(counts[at])) - row
+            some = None if count == manifest.samples[block] else view.row(block, np.arange(row, row + count))
+            parts.append(Part(spans_of(manifest, [int(block)])[0], int(manifest.first_ordinal[block]), some))
+        made.append(NewShard(str(folder / f"part-{len(made):06d}{SUFFIXES[layout.to]}"), tuple(parts)))
     return made
+
+
+def _cuts(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
+    """Before which samples shards begin, and the last ends, given bytes of a sample and samples, by block."""
+    ends = np.cumsum(each * counts)
+    borders = np.arange(layout.shard_bytes, ends[-1], layout.shard_bytes)
+    block = np.searchsorted(ends, borders, "right")
+    row = np.ceil((borders - (ends - each * counts)[block]) / each[block])
+    first = (np.cumsum(counts) - counts)[block] + row.astype(np.int64)
+    return np.unique([0, *first.tolist(), counts.sum()]).tolist()  # type: ignore[no-any-return]
 
 
 def _keep_record(folder: Path, record: dict[str, Any]) -> None:
     """Write down what is made here, or see that it is what was begun."""
     kept, text = folder / RECORD, json.dumps(record)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made a folder: {error.strerror}; take another") from error
     if kept.exists():
         before = json.loads(kept.read_text())
         differs = [name for name in record if before.get(name) != record[name]]
@@ -199,7 +220,6 @@ def _keep_record(folder: Path, record: dict[str, Any]) -> None:
         for left in folder.glob(".*.writing"):
             left.unlink(missing_ok=True)
         return
-    folder.mkdir(parents=True, exist_ok=True)
     if there := next(folder.iterdir(), None):
         raise ConfigError(f"{folder} is not empty, {there.name!r} is in it; take another folder")
     aside = kept.with_suffix(".writing")

@@ -17,7 +17,7 @@ AVOID_SECONDS = 20.0
 
 
 class Avoided:
-    """A pool's, guarded by its lock. `over` is called, on a thread of its own, when a node need not be avoided longer."""
+    """A pool's, guarded by its lock. `over` is called, on another thread, when a node was avoided for long enough."""
 
     def __init__(self, over: Callable[[str], None], seconds: float = AVOID_SECONDS) -> None:
         self._over, self._seconds = over, seconds

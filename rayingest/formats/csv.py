@@ -1,8 +1,9 @@
 """CSV (RFC 4180): one sample a line, fields by the names in the first line of each shard.
 
 Owns where lines begin and end: a line end between double quotes is part of a field, a blank line is no sample. Values
-are text, unless a type is given for their column; pyarrow reads them. Blocks of plain files are byte ranges between
-lines; a compressed file is one block. Nothing in a plain file tells how many lines there should be.
+are text, unless a type is given for their column; pyarrow reads them. A quote in a field that does not begin with one
+is text. Blocks of plain files are byte ranges between lines; a compressed file is one block. Nothing in a plain file
+tells how many lines there should be.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.lines import LineFinder
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
+from rayingest.formats.quotes import Quotes
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import within_url
@@ -56,7 +58,7 @@ class Csv(Format):
         if compression_of(shard.url):
             whole = b"".join(decompressed(shard))
             names = _names(shard, whole)
-            begin = 0 if NAMES in shard.options else _first_line(whole)[1]
+            begin = 0 if NAMES in shard.options else _first_line(whole, _delimiter(shard))[1]
             return [_table(shard, whole[begin:], begin, block, names, columns) for block in blocks]
         names = _plain_names(shard)
         # With the byte before each block, which must be the end of a line.
@@ -86,22 +88,26 @@ def _chunks(shard: Shard) -> Iterator[bytes]:
 
 def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Where lines that are samples begin and end: int64 arrays, for each chunk."""
-    finder = LineFinder('"')
+    quotes = Quotes(_delimiter(shard))
+    finder = LineFinder(quotes)
     skip = 0 if NAMES in shard.options else 1
-    at = 0
     for chunk in chunks:
         begins, ends = finder.feed(chunk)
         yield begins[skip:], ends[skip:]
-        at, skip = at + len(chunk), max(0, skip - len(begins))
-    if finder.quoted:
-        raise shard.error("the file ends between two quotes: it is cut off, or a quote in it is not doubled", at)
+        skip = max(0, skip - len(begins))
+    if quotes.open:
+        raise shard.error(
+            "the file ends between two quotes, in the line that begins here: it is cut off, or a quote in a value that "
+            "is between quotes is not doubled",
+            finder.begin,
+        )
     begins, ends = finder.finish()
     yield begins[skip:], ends[skip:]
 
 
-def _first_line(data: bytes) -> tuple[bytes, int]:
+def _first_line(data: bytes, delimiter: str) -> tuple[bytes, int]:
     """The first line that is not blank, and where it ends; of what is there if there is no end."""
-    finder = LineFinder('"')
+    finder = LineFinder(Quotes(delimiter))
     begins, ends = (np.concatenate(both) for both in zip(finder.feed(data), finder.finish(), strict=True))
     return (data[begins[0] : ends[0]], int(ends[0])) if len(begins) else (b"", len(data))
 
@@ -117,7 +123,7 @@ def _remembered_names(storage: Storage, url: str, size: int, delimiter: str) -> 
     length = 1 << 16
     while True:
         head = shard.ranges([(0, min(length, size))])[0]
-        if _first_line(head)[1] < len(head) or length >= size:
+        if _first_line(head, delimiter)[1] < len(head) or length >= size:
             return tuple(_names(shard, head))
         length *= 16
 
@@ -126,7 +132,7 @@ def _names(shard: Shard, data: bytes) -> list[str]:
     """The names of columns: given, or the first line of the data."""
     if NAMES in shard.options:
         return list(shard.options[NAMES])
-    line = _first_line(data)[0]
+    line = _first_line(data, _delimiter(shard))[0]
     try:
         text = io.StringIO(line.decode("utf-8-sig"), newline="")
         names, *more = list(csv.reader(text, delimiter=_delimiter(shard), strict=True)) or [[]]
@@ -146,7 +152,7 @@ def _delimiter(shard: Shard) -> str:
 
 def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns) -> pa.Table:
     """The lines of `data`, which stands at `base` in the shard."""
-    finder = LineFinder('"')
+    finder = LineFinder(Quotes(_delimiter(shard)))
     begins = np.concatenate([finder.feed(data)[0], finder.finish()[0]])
     check_samples(shard, block, len(begins))
     wanted = check_columns(shard, names, columns)
@@ -158,7 +164,11 @@ def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[s
             ParseOptions(delimiter=_delimiter(shard), newlines_in_values=True),
             ConvertOptions(column_types=types, include_columns=wanted, null_values=[""], strings_can_be_null=False),
         ).select(list(wanted))
-        check_samples(shard, block, table.num_rows if wanted else len(begins))
+    if wanted and table.num_rows != len(begins):
+        raise shard.error(
+            f"damaged CSV: {len(begins)} lines by their line feeds, {table.num_rows} by carriage returns alone too",
+            block[0],
+        )
     table = table.append_column(OFFSET, pa.array(base + begins)) if wanted else pa.table({OFFSET: base + begins})
     return table.replace_schema_metadata({b"shard": shard.shown.encode()})
 

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
+from rayingest.formats.quotes import Quotes
+
 _SPACE = np.isin(np.arange(256), list(b" \t\r\n\v\f"))
 
 
 class LineFinder:
     """Finds the lines that are not blank in chunks of a file, without holding any of it.
 
-    `quote`: a character between two of which line ends are part of the line.
+    `quotes`: line ends between them are part of the line.
     """
 
-    def __init__(self, quote: str | None = None) -> None:
-        self._quote = None if quote is None else ord(quote)
-        self.quoted = False
-        """Whether what has been seen so far ends between two quotes."""
+    def __init__(self, quotes: Quotes | None = None) -> None:
+        self.begin = 0
+        """Where the line begins whose end has not been seen yet."""
+        self._quotes = quotes
         self._at = 0
-        self._begin = 0
         self._blank = True  # whether all seen so far of the unfinished line is white space
 
     def feed(self, chunk: bytes) -> tuple[np.ndarray, np.ndarray]:
         """The lines that end in this chunk: int64 arrays of where they begin, and end with their line end."""
         data = np.frombuffer(chunk, np.uint8)
         is_end = data == ord("\n")
-        if self._quote is not None:
-            inside = (np.cumsum(data == self._quote) + self.quoted) % 2 == 1
-            is_end &= ~inside
-            self.quoted = bool(inside[-1]) if len(inside) else self.quoted
+        if self._quotes is not None:
+            is_end &= ~self._quotes.inside(chunk)
         ends = np.flatnonzero(is_end) + 1
         if not len(ends):
             self._blank = self._blank and not chunk.strip()
@@ -40,13 +39,13 @@ class LineFinder:
             kept[i] = bool(chunk[begins[i] : ends[i]].strip())
         kept[0] = kept[0] or not self._blank
         begins, ends = begins + self._at, ends + self._at
-        begins[0] = self._begin
-        self._begin, self._blank = int(ends[-1]), not chunk[ends[-1] - self._at :].strip()
+        begins[0] = self.begin
+        self.begin, self._blank = int(ends[-1]), not chunk[ends[-1] - self._at :].strip()
         self._at += len(chunk)
         return begins[kept], ends[kept]
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """The last line, if it is a sample and has no line end; in the form of `feed`."""
-        last = [] if self._blank else [(self._begin, self._at)]
+        last = [] if self._blank else [(self.begin, self._at)]
         begins, ends = np.array(last, np.int64).reshape(-1, 2).T
         return begins, ends

@@ -23,6 +23,7 @@ _DTYPES = {"float_list": np.float32, "int64_list": np.int64}
 class Example(Mapping[str, Any]):
     """Features by name, made when asked for: int, float32 or bytes, of `lists` 1-D arrays and lists of bytes.
 
+    One of `lists` that is not in the message is an empty list, as TensorFlow has it: writers leave such out.
     DataError for bytes that are no Example, and for a feature that does not hold one value and is none of `lists`.
     """
 
@@ -32,10 +33,12 @@ class Example(Mapping[str, Any]):
             self._features = message.FromString(data).features.feature
         except errors as error:
             raise DataError(f"not a tf.train.Example: {error}") from error
-        self._names, self._lists = sorted(self._features), lists
+        self._names, self._lists = sorted({*self._features, *lists}), lists
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._features:  # asking would make it
+            if name in self._lists:
+                return []
             raise KeyError(name)
         kind = self._features[name].WhichOneof("kind")
         values = [] if kind is None else getattr(self._features[name], kind).value

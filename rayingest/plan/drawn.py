@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import reprlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -136,19 +137,21 @@ class Draws:
 
     def _checked(self, drawn: list[Any]) -> list[np.ndarray]:
         """The steps of one replica; all of them as one where the sampler does not tell."""
-        what, wanted = ("batch_sampler", "lists of indices") if self._sampling.in_batches else ("sampler", "indices")
+        if self._sampling.in_batches:
+            rule = "batch_sampler: it must give lists of indices, at least one in each"
+            return [self._indices(step, "batch_sampler", rule) for step in drawn]
+        return [self._indices(drawn, "sampler", "sampler: it must give indices") if drawn else np.zeros(0, np.int64)]
+
+    def _indices(self, drawn: Any, what: str, rule: str) -> np.ndarray:
         try:
-            steps = [np.asarray(step) for step in (drawn if self._sampling.in_batches else [drawn])]
+            found = np.asarray(drawn)
         except (TypeError, ValueError):
-            steps = []
-        if drawn and (not steps or any(step.ndim != 1 or step.dtype.kind not in "iu" for step in steps)):
-            raise ConfigError(f"{what}: it must give {wanted}, not such as {str(drawn[0])[:60]}")
-        for step in steps if drawn else ():
-            if not (step.min() >= 0 and step.max() < self._samples):
-                raise ConfigError(
-                    f"{what}: it gives {step.min()} to {step.max()}; the data has 0 to {self._samples - 1}"
-                )
-        return [step.astype(np.int64) for step in steps]
+            found = np.zeros(0)
+        if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
+            raise ConfigError(f"{rule}, not such as {reprlib.repr(drawn)}")
+        if not (found.min() >= 0 and found.max() < self._samples):
+            raise ConfigError(f"{what}: it gives {found.min()} to {found.max()}; the data has 0 to {self._samples - 1}")
+        return found.astype(np.int64)
 
     def _joined(self, replicas: list[list[np.ndarray]], epoch: int) -> DrawnEpoch:
         lengths = [len(steps) if self._sampling.in_batches else len(steps[0]) for steps in replicas]
@@ -221,7 +224,7 @@ class DrawnPlanner(Planner):
         return Share(np.zeros_like(position), position, np.ones(len(position), bool))
 
 
-def _chain(sampler: Any) -> Iterator[Any]:
+def chain(sampler: Any) -> Iterator[Any]:
     """A sampler and the one it takes its indices from, as a batch sampler does."""
     while sampler is not None:
         yield sampler
@@ -229,13 +232,13 @@ def _chain(sampler: Any) -> Iterator[Any]:
 
 
 def _replicated(sampler: Any) -> Any:
-    found = (part for part in _chain(sampler) if hasattr(part, "num_replicas") and hasattr(part, "rank"))
+    found = (part for part in chain(sampler) if hasattr(part, "num_replicas") and hasattr(part, "rank"))
     return next(found, None)
 
 
 def _inner(sampler: Any) -> Any:
     """The part that is told the epoch, or the sampler itself."""
-    return next((part for part in _chain(sampler) if hasattr(part, "set_epoch")), sampler)
+    return next((part for part in chain(sampler) if hasattr(part, "set_epoch")), sampler)
 
 
 def _repeats(index: np.ndarray) -> np.ndarray:

@@ -110,7 +110,8 @@ def read_tfrecord(
     `read_webdataset`.
 
     Args:
-        lists: the features that are lists: 1-D arrays, or lists of bytes, of any length. Any other must hold one value.
+        lists: the features that are lists: 1-D arrays, or lists of bytes, of any length; empty where a record has none
+            of that name. Any other must hold one value.
         examples: False for records of other kinds: each is one field, `record`, of bytes.
     """
     more = {"lists": lists, "examples": examples, "max_expansion": max_expansion}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -48,6 +48,9 @@ def storage_errors() -> tuple[type[BaseException], ...]:
 def status_of(error: BaseException) -> int | None:
     """The HTTP status an error carries, None for one that carries none."""
     status = getattr(error, "status", None) or getattr(error, "code", None)
+    answer = getattr(error, "response", None)
+    if status is None and isinstance(answer, Mapping):  # botocore's
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status if isinstance(status, int) else None
 
 

@@ -36,8 +36,10 @@ LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
 _TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
-_S3_CONFIG = {"max_pool_connections": 64}
-"""Connections of a process. By default 10, which others would wait for."""
+_S3_CONFIG = {"max_pool_connections": 64, "retries": {"total_max_attempts": 1}}
+"""Connections of a process: by default 10, which others would wait for. Tries of a call: by default five for each of
+ours, so that an address with nobody at it took most of a minute to be told.
+"""
 
 
 _counting = threading.Lock()

@@ -107,7 +107,7 @@ def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) -> list[Found]:
-    infos: Infos = storage.on_filesystem(url, lambda fs, name: _fresh(fs).find(name, detail=True), "list")
+    infos: Infos = storage.on_filesystem(url, _names_below, "list")
     matching = {name: info for name, info in _files(infos).items() if ends_in(name, suffixes)}
     return list(_with_sizes(storage, form, matching).values())
 
@@ -141,6 +141,15 @@ def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, Found]
             raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
         found[name] = Found(url, int(info["size"]), mark_of(info))
     return found
+
+
+def _names_below(fs: Any, folder: str) -> Infos:
+    try:
+        return dict(_fresh(fs).find(folder, detail=True))
+    except FileNotFoundError as error:  # as of a bucket that there is not
+        if unmasked(error) is not error:
+            raise
+        return {}
 
 
 def _names_in(fs: Any, folder: str) -> Infos:

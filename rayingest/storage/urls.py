@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bracex
+from fsspec.utils import glob_translate
 
 from rayingest.errors import ConfigError
 from rayingest.storage import local_listing, pipes, remote_listing
@@ -87,6 +88,20 @@ def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[F
             raise ConfigError("the list of URLs is empty; give at least one path, folder, glob or brace range")
     _refuse_duplicates(found)
     return found
+
+
+def takes(urls: Urls, path: str) -> bool:
+    """Whether a local file of this path, were it there, might be taken for one of the shards that `urls` names."""
+    given = [urls] if isinstance(urls, str | os.PathLike) else urls
+    names = (local_path(name) for url in given for name in _braces(os.fspath(url)))
+    real = os.path.realpath(path)
+    return any(name is not None and _may_hold(os.path.realpath(name), real) for name in names)
+
+
+def _may_hold(name: str, path: str) -> bool:
+    if has_magic(name) and not os.path.exists(name):  # noqa: PTH110
+        return re.match(glob_translate(name), path) is not None
+    return os.path.commonpath([name, path]) == name
 
 
 def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:

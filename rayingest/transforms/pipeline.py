@@ -33,6 +33,7 @@ from rayingest.transforms.program import FieldPlan, Program, compile_stages, pla
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import FieldType, Schema, infer, with_padding
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
+from rayingest.transforms.tensors import as_array
 
 __all__ = ["Decode", "Map", "MapBatches", "Pipeline", "Samples", "Select", "Stage"]
 
@@ -185,7 +186,11 @@ class Pipeline:
             raise ConfigError(f"{what} returned a {type(result).__name__}; it must be a dict of arrays or lists")
         columns: Columns = {}
         for name, value in result.items():
-            column = np.asarray(value) if hasattr(value, "__array__") else value
+            try:
+                column = as_array(value) if hasattr(value, "__array__") else value
+            except Exception as error:  # numbers that numpy has not, say
+                kind = type(value).__name__
+                raise ConfigError(f"{what} returned a {kind} for {name!r} that cannot be an array: {error}") from error
             listed = isinstance(column, list) or (isinstance(column, np.ndarray) and column.ndim > 0)
             if not isinstance(name, str) or not listed or len(column) != len(samples):
                 found = (

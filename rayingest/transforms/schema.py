@@ -18,6 +18,7 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.padding import PLAIN, Pad, mask_name
+from rayingest.transforms.tensors import as_array
 
 RESERVED = ("__index__", "__source__", "__valid__")
 """Columns that every batch may have of the loader's own."""
@@ -194,8 +195,8 @@ def _as_array(name: str, value: Any) -> np.ndarray | None:
     elif kind not in _NUMBERS and not (hasattr(value, "__array__") or hasattr(value, "__array_interface__")):
         return None
     try:
-        array = np.asarray(value)
-    except Exception as error:  # a tensor that wants gradients, say
+        array = as_array(value)
+    except Exception as error:  # numbers that numpy has not, say
         raise DataError(f"field {name!r} is a {kind.__name__} that cannot be made an array: {error}") from error
     if _is_numeric(array.dtype):
         return array

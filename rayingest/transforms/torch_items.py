@@ -18,6 +18,7 @@ from rayingest.formats.indices import NUMBER
 from rayingest.plan.keys import fold
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.seeding import drawn_mark, seeded
+from rayingest.transforms.tensors import detached
 
 ITEM = "item"
 """The field of an item that is left whole."""
@@ -67,7 +68,7 @@ class Fetch(_Items):
         with self._lock:
             self._set_up()
             item = self._draw(sample[NUMBER], rng.bit_generator.random_raw(), self.dataset.__getitem__)
-        return {ITEM: item} if self.whole else fields(item)
+        return {ITEM: detached(item)} if self.whole else fields(item)
 
 
 class FetchTogether(_Items):
@@ -90,7 +91,7 @@ class FetchTogether(_Items):
                     self._draws = drawn_mark() != before
             if self._draws:
                 items = [self._draw(n, key, lambda i: self._get([i])[0]) for n, key in zip(numbers, keys, strict=True)]
-        return {ITEM: items}
+        return {ITEM: [detached(item) for item in items]}
 
     def _get(self, indices: list[int]) -> list[Any]:
         items = list(self.dataset.__getitems__(indices))
@@ -124,7 +125,8 @@ class Collate:
 
 def fields(item: Any) -> dict[str, Any]:
     """An item's parts by name: a mapping's by their keys, a tuple's or list's by their places ("0", "1"), of anything
-    else "0". Mappings and tuples inside it are taken apart too ("1.boxes"); lists inside it are values.
+    else "0". Mappings and tuples inside it are taken apart too ("1.boxes"); lists inside it are values. Gradients are
+    left behind, whether it travels or not.
     """
     if isinstance(item, (Mapping, tuple, list)):
         return dict(_parts("", dict(enumerate(item)) if isinstance(item, list) else item))
@@ -136,4 +138,4 @@ def _parts(above: str, item: Any) -> Iterator[tuple[str, Any]]:
         for name, part in item.items() if isinstance(item, Mapping) else enumerate(item):
             yield from _parts(f"{above}.{name}" if above else str(name), part)
     else:
-        yield above, item
+        yield above, detached(item)

@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from rayingest.errors import DataError
 from rayingest.formats.iterables import SAMPLE
 from rayingest.plan.keys import fold
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.functions import name_of
+from rayingest.transforms.functions import failure, name_of
 from rayingest.transforms.iteration import Iteration, Place, Shard
+from rayingest.transforms.tensors import as_array
 
 _RUNNING, _PLACES = 8, 256
 _AT_ONCE = 64
@@ -63,7 +65,7 @@ class Iterables:
             run = self._nearest(shard, begin)
             while run.at < begin and not run.ended:
                 self._go_on(run, shard, min(begin - run.at, end - begin))
-            taken = [] if run.ended else [pickled(sample) for sample in self._go_on(run, shard, end - begin)]
+            taken = [] if run.ended else self._pickled(shard, begin, self._go_on(run, shard, end - begin))
             if not run.ended:
                 self._running[shard] = run
                 while len(self._running) > _RUNNING:
@@ -74,6 +76,17 @@ class Iterables:
         return Shard(
             self.factory, number, self.shards, fold("shard", self.seed, number), isinstance(self.factory, Copies)
         )
+
+    def _pickled(self, shard: int, begin: int, samples: list[dict[str, Any]]) -> list[bytes]:
+        taken: list[bytes] = []
+        for sample in samples:
+            try:
+                taken.append(pickled(sample))
+            except DataError as error:
+                what = name_of(self.factory)
+                where = {"shard": f"{what}/{shard}", "offset": begin + len(taken)}
+                raise failure(f"iterating {what}", error, self.factory, **where) from error
+        return taken
 
     def _go_on(self, run: Iteration, shard: int, count: int) -> list[dict[str, Any]]:
         """The run's next samples; where it stood before them is kept."""
@@ -150,17 +163,27 @@ def nbytes(value: Any) -> int:
 
 
 def pickled(sample: Mapping[str, Any]) -> bytes:
-    """A sample as it travels from one process of a job to another."""
-    return pickle.dumps({name: _array(value) for name, value in sample.items()}, pickle.HIGHEST_PROTOCOL)
+    """A sample as it travels from one process of a job to another. DataError names a field that cannot."""
+    arrays = {name: _array(value) for name, value in sample.items()}
+    try:
+        return pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever a class raises that is not to be pickled
+        for name, value in arrays.items():
+            try:
+                pickle.dumps(value)
+            except Exception as error:
+                raise DataError(
+                    f"field {name!r} is a {type(value).__name__} that cannot be pickled, as what is iterated must be "
+                    f"to get to the decoders: {error}; give what it is made from, and make it in .map"
+                ) from error
+        raise
 
 
 def _array(value: Any) -> Any:
     """A tensor as the array that it is, whose pickle is smaller and quicker."""
-    if not hasattr(value, "detach"):
-        return value
     try:
-        return value.detach().cpu().numpy()
-    except TypeError:  # a type of number that numpy has not
+        return as_array(value) if hasattr(value, "detach") else value
+    except TypeError:  # none that numpy can have
         return value
 
 

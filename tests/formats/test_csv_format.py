@@ -38,6 +38,21 @@ def test_lines_are_samples_wherever_their_ends_stand(
         assert rows(ri.read_csv(path).select(b="b")) == [(b,) for _, b in expected]
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 4 << 20])
+def test_a_quote_inside_a_field_is_text(path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the field does not begin with one; none of them hides a line's end, alone or in pairs."""
+    monkeypatch.setattr(csv, "_CHUNK", chunk)
+    lines = {
+        '5" pipe,1': ('5" pipe', "1"),
+        'two "" in,"a\n""b"" c"': ('two "" in', 'a\n"b" c'),
+        '"closed"then"more,""': ('closedthen"more', ""),
+        'x"y"z,""""': ('x"y"z', '"'),
+        '"",\'"\'': ("", "'\"'"),
+    }
+    path.write_text("\ufeff" + '"a,",b\n' + "\n".join(lines) + "\n")
+    assert rows(ri.read_csv(path, block_bytes=1)) == list(lines.values())
+
+
 def test_types_names_and_delimiters_are_what_is_said(path: Path) -> None:
     """Text where nothing is; a value that is not of its type is an error, none is None."""
     path.write_text("1;0.5\n2;1.5\n")
@@ -63,7 +78,8 @@ def test_what_cannot_be_csv_is_named(path: Path) -> None:
     cases = {
         b"a,b\n1\n": "damaged CSV",
         b"a,b\n1,2,3\n": "damaged CSV",
-        b'a,b\n1,"2\n': "ends between two quotes",
+        b'a,b\n1,"2\n': r"ends between two quotes, in the line that begins here.*offset 4",
+        b"a,b\n1,2\r3,4\n": "carriage returns alone",
         b"a\n\xff\n": "damaged CSV",
         b"\xff\n1\n": "not one of names",
     }

@@ -24,7 +24,9 @@ def batch(data: Any, size: int = 3) -> dict[str, Any]:
 
 
 def test_features_are_one_value_or_lists_as_the_user_says() -> None:
-    """Lists of one, of none and of many have one kind; a feature that is neither is refused, if it is wanted."""
+    """Lists of one, of none and of many have one kind, also those that are left out; a feature that is neither is
+    refused, if it is wanted.
+    """
     both = batch(ri.read_tfrecord(SHARD, lists=["many", "scores"]))
     assert both["id"].tolist() == [0, 1, 2]
     assert both["text"] == [text for _, text in SAMPLES[:3]]
@@ -33,6 +35,8 @@ def test_features_are_one_value_or_lists_as_the_user_says() -> None:
     assert both["scores_length"].tolist() == [0, 1, 2]
     assert str(both["scores"].dtype) == "torch.float32"
     assert batch(ri.read_tfrecord(SHARD, lists=["text"]).select(text="text"))["text"][0] == [SAMPLES[0][1].encode()]
+    lacking = batch(ri.read_tfrecord(SHARD, lists=["many", "scores", "none"]).select(none="none"))
+    assert (lacking["none"].shape, lacking["none_length"].tolist()) == ((3, 0), [0, 0, 0])
     with pytest.raises(ri.DataError, match=r"'many' holds 3 values, not one: name it in lists=\['many', ...\]"):
         batch(ri.read_tfrecord(SHARD, lists=["scores"]))
     with pytest.raises(ri.ConfigError, match="no field 'nope'; there are 'id', 'many', 'scores', 'text'"):

@@ -9,6 +9,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.storage.files import Storage
+from rayingest.storage.urls import list_shards
 from tests.s3_server import KEY, SECRET, S3Server
 from tests.streams import augment, run, write_shards
 from tests.web import WebServer
@@ -61,12 +62,32 @@ def test_an_object_that_changed_is_noticed(
         assert sum(len(batch["i"]) for batch in loader) == 24
 
 
-def test_refused_credentials_are_told_without_them(s3: S3Server, tmp_path: Path) -> None:
-    """A bucket that is not there, and the secret in no message."""
-    with pytest.raises((ri.ConfigError, ri.DataError)) as caught:
-        run(described("s3://nowhere/*.tar", tmp_path, s3.options))
-    assert "s3://nowhere" in str(caught.value)
+@pytest.mark.parametrize("name", ["*.tar", "", "a.tar", "a-{0..20}.tar"])
+def test_a_bucket_that_is_not_there_is_told_at_once(s3: S3Server, name: str) -> None:
+    """As a match of nothing, without another try, and with the secret in no message."""
+    s3.put("bucket", "somewhere", b"")
+    storage = Storage(s3.options)
+    with pytest.raises(ri.ConfigError, match=r"s3://nowhere/.*nearby there are: .*s3://bucket") as caught:
+        list_shards(f"s3://nowhere/{name}", suffixes=[".tar"], storage=storage)
     assert SECRET not in str(caught.value)
+    assert storage.tally.retries == 0
+
+
+def test_nobody_at_the_endpoint_is_told_after_tries_of_ours_alone(s3: S3Server) -> None:
+    """And with the address."""
+    storage = Storage({**s3.options, "endpoint_url": "http://127.0.0.1:9"}, attempts=2, first_wait=0)
+    with pytest.raises(ri.DataError, match=r"tried 2 times.*Could not connect to the endpoint.*127.0.0.1:9"):
+        storage.read_all("s3://bucket/a.tar")
+    fs, _ = storage.filesystem("s3://bucket/a.tar")
+    assert fs.config_kwargs["retries"]["total_max_attempts"] == 1
+
+
+def test_names_with_characters_of_globs_are_written_in_brackets(s3: S3Server) -> None:
+    """An object's name is no glob only if it has none of them; braces have a backslash before them."""
+    for name in ("[z].jsonl", "z.jsonl", "{1,2}.jsonl"):
+        s3.put("globs", name, b'{"x": 1}')
+    for url, found in {"[z].jsonl": "z.jsonl", "[[]z].jsonl": "[z].jsonl", r"\{1,2\}.jsonl": "{1,2}.jsonl"}.items():
+        assert list_shards(f"s3://globs/{url}", suffixes=[".jsonl"], storage_options=s3.options).paths == (found,)
 
 
 def test_s3_has_a_connection_for_every_read() -> None:
