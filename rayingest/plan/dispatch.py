@@ -50,11 +50,13 @@ class Dispatch(Eviction):
         undone = [piece for piece in self.backlog.due_pieces() if piece.state is not PieceState.DONE]
         if not undone:
             return ""
-        if not (self.workforce.slots("reader") and self.workforce.slots("decoder")):
+        if not self.workforce.slots("reader"):
             return "workers"
         if any(piece.state is PieceState.WAITING and piece.missing for piece in undone):
             idle = self._reader() is not None and self.residency.next_wanted() is not None
             return "room" if idle else "read"
+        if not self.workforce.slots("decoder"):
+            return "workers"
         ready = self.backlog.next_ready()
         near = ready is not None and ready.step <= self._begin_by() and self.pace.measured
         return "room" if near and self.workforce.free("decoder") is not None else "decode"

@@ -339,6 +339,25 @@ def test_workers_that_go_with_their_nodes_cost_no_tries():
             assert_all_delivered(w.delivered, len(steps))
 
 
+def test_what_the_step_due_lacks_is_named():
+    """Blocks while they are read, whether there are decoders or not; then decoders, until one has done its part."""
+    sizes, steps = plan(10)
+    w = world(10, sizes, ROW_BYTES)
+    decoders = [name for name, worker in w.dispatch.workforce.workers.items() if worker.role == "decoder"]
+    for name in decoders:
+        w.tell(ev.WorkerLost(name))
+    w.start(iter(steps))
+    assert w.dispatch.lack() == "read"
+    while w.reading:
+        w.end_read(next(iter(w.reading)))
+    assert w.dispatch.lack() == "workers"
+    w.join("decoder")
+    assert w.dispatch.lack() == "decode"
+    w.run()
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.lack() == ""
+
+
 def parts_of_decodes(steps: list[ev.StepWork]) -> list[int]:
     """How many parts each decode has, for tasks of about 6 rows to begin with."""
     w = world(8, np.full(4, 50), ROW_BYTES, ahead=40, ready=40, room=40, first_task_rows=6)
