@@ -15,14 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeVar
 
-import fsspec.core
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasking, within
-from rayingest.storage.fsspec_log import hide_credentials
+from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, whole_if_there
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import FirstTimes, local_path
 from rayingest.storage.range_file import RangeFile
@@ -36,11 +35,6 @@ LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
 _TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
-_S3_CONFIG = {"max_pool_connections": 64, "retries": {"total_max_attempts": 1}}
-"""Connections of a process: by default 10, which others would wait for. Tries of a call: by default five for each of
-ours, so that an address with nobody at it took most of a minute to be told.
-"""
-
 
 _counting = threading.Lock()
 
@@ -154,7 +148,7 @@ class Storage:
         path = local_path(url)
         if path is not None:
             return self.call(url, lambda: local_files.read_whole(path)) if os.path.exists(path) else None  # noqa: PTH110
-        return self.on_filesystem(url, _whole_if_there)
+        return self.on_filesystem(url, whole_if_there)
 
     def size(self, url: str) -> int:
         """Bytes of the file as it is now."""
@@ -191,7 +185,7 @@ class Storage:
 
     def _now(self, url: str) -> tuple[int, str]:
         """A remote file's size and mark."""
-        info = self.on_filesystem(url, _fresh_info, "stat")
+        info = self.on_filesystem(url, fresh_info, "stat")
         if info.get("size") is None:
             raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
         return int(info["size"]), mark_of(info)
@@ -208,26 +202,21 @@ class Storage:
             except (ValueError, TypeError, NotImplementedError) as error:  # options that the library cannot work with
                 raise ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}") from None
 
-        if "memory" in _protocols(fs):
+        if "memory" in protocols(fs):
             return self.call(url, ask, doing)
         # A try that hangs may not take all of the time there is.
         return self.call(url, lambda: within(self.deadline / 2, ask), doing)
 
     def filesystem(self, url: str) -> tuple[Any, str]:
         """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
-        hide_credentials()
-        options = self.storage_options
-        if url.startswith(("s3://", "s3a://")):
-            options = {**options, "config_kwargs": {**_S3_CONFIG, **(options.get("config_kwargs") or {})}}
         try:
-            fs, name = fsspec.core.url_to_fs(url, **options)
+            return filesystem_of(url, self.storage_options)
         except (ValueError, ImportError, TypeError) as error:
             raise ConfigError(f"cannot reach {redact(url)}: {self._shown(url, error)}") from None
         except storage_errors() as error:  # some connect at once
             raise DataError(
                 f"cannot be reached: {self._shown(url, error)}", shard=redact(url), transient=True
             ) from None
-        return fs, name
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
         """`operation()` with retries; storage's own errors become ConfigError or DataError that name the file."""
@@ -302,20 +291,3 @@ class Storage:
         return DataError(
             f"cannot {doing} the file{tries}: {self._shown(url, error)}", shard=redact(url), transient=passing
         )
-
-
-def _whole_if_there(fs: Any, name: str) -> bytes | None:
-    try:
-        return bytes(fs.cat_file(name))
-    except FileNotFoundError:
-        return None
-
-
-def _fresh_info(fs: Any, name: str) -> dict[str, Any]:
-    # A listing that the filesystem remembers would hide that the file has changed.
-    fs.invalidate_cache(fs._parent(name))
-    return dict(fs.info(name))
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
