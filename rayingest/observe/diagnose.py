@@ -76,7 +76,8 @@ def diagnose(seen: Snapshot) -> Diagnosis:
 
 
 def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
-    """What kept a job waiting, from snapshots of its ranks; a rank that alone waits keeps all the others from going on.
+    """What kept a job waiting, from snapshots of its ranks, of the same loader of each; a rank that alone waits keeps
+    all the others from going on.
 
     Ranks go in step: while one waits for data, the others wait for it in their steps.
     """
@@ -86,7 +87,8 @@ def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
     others = [share for rank, share in shares.items() if rank != worst]
     if others and shares[worst] >= WAIT_SHARE and shares[worst] > _SLOW * max(WAIT_SHARE / 2, median(others)):
         evidence = (
-            f"rank {worst} waits {shares[worst]:.0%} of its time, the others {median(others):.0%}; there it is {found}"
+            f"rank {worst} waits {shares[worst]:.0%} of its time, the others {median(others):.0%}; there it is "
+            f"{found.bottleneck}: {found.evidence}"
         )
         return Diagnosis("slow rank", shares[worst], evidence, found.advice, found.settings)
     return found
