@@ -52,6 +52,21 @@ CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
         {"workers": 4},
     ),
     "decoding, with no more CPUs": (snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=2), "decode", {}),
+    "decoding, on ranks that share few CPUs": (
+        snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=8, world_size=2),
+        "decode",
+        {"workers": 4},
+    ),
+    "decoding, on ranks that have all CPUs": (
+        snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=8, world_size=4),
+        "decode",
+        {},
+    ),
+    "decoding, on more ranks than CPUs": (
+        snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=2, world_size=4),
+        "decode",
+        {},
+    ),
     "transfer": (snapshot(stall_transfer_seconds=4, stall_decode_seconds=1), "transfer", {"prefetch": 4}),
     "no worker yet": (snapshot(stall_workers_seconds=5), "workers", {}),
     "a first batch that does not come": (

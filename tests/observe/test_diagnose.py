@@ -23,6 +23,10 @@ def test_evidence_is_in_figures() -> None:
     slow = diagnose(CASES["a node that decodes slowly"][0])
     assert "node b takes 8.2 times as long" in slow.evidence
     assert "node b" in slow.advice
+    shared = diagnose(CASES["decoding, on ranks that share few CPUs"][0]).advice
+    assert (
+        "workers=4 instead of 2, which may not do; it takes about 5, and the cluster has 8 CPUs for 2 ranks" in shared
+    )
 
 
 def test_one_rank_that_waits_is_a_slow_rank() -> None:
