@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
+from rayingest.bars import Bar
 from rayingest.description import Description
 from rayingest.formats.indexing import IndexSurvey
 from rayingest.measure import Measure, MeasureSurvey
@@ -37,7 +37,7 @@ def make(survey: Survey[T], rank: int, on_ray: bool, shown: bool = False) -> T:
         return f"making the {survey.name}: {done_of[0]} of {done_of[1]} parts are done"
 
     how = {"delay": 0.0} if shown else {"delay": 0.5, "leave": False, "disable": None}
-    with tqdm(desc=f"making the {survey.name}", unit="part", **how) as bar, told(words):
+    with Bar(desc=f"making the {survey.name}", unit="part", **how) as bar, told(words):
 
         def progress(done: int, total: int) -> None:
             nonlocal done_of

@@ -29,6 +29,7 @@ FLOOR = {
     "measure": 1,
     "quarantine": 1,
     "silence": 0,
+    "bars": 4,
     "options": 1,
     "kinds": 1,
     "cluster": 2,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm
 
 from rayingest import __version__
+from rayingest.bars import Bar
 from rayingest.cli import inspect as inspection
 from rayingest.cli.source import named, sources_of
 from rayingest.cli.verify import Verification
@@ -128,7 +128,7 @@ def verify(source: Source, format_name: FormatName = None, option: Given = None,
         bad = 0
         for dataset in sources_of(named(source, format_name, option)):
             verification = Verification(dataset)
-            with tqdm(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
+            with Bar(total=len(verification.listing), desc="verifying", unit="shard", disable=None) as bar:
                 for fault in verification.faults(lambda done: bar.update(done - bar.n)):
                     bar.clear()
                     typer.echo(str(fault))
@@ -159,7 +159,7 @@ def pack(
         known = _surveyed(dataset, on_ray=True)
         packing = Packing(dataset, known, folder, Layout(to, shard_bytes, resize, decode_images))
         made = samples = 0
-        with tqdm(total=len(packing.shards), desc="packing", unit="shard", disable=None) as bar:
+        with Bar(total=len(packing.shards), desc="packing", unit="shard", disable=None) as bar:
             for done in packing.run():
                 made, samples = made + done.made, samples + done.samples
                 bar.update()

@@ -157,6 +157,7 @@ class Feeder:
             "batches_ready": self._outbox.qsize(),
             "readers": sum(member.role == "reader" for member in self._pool.members),
             "cluster_cpus": self._pool.cpus,
+            "world_size": self._stream.planner.world_size,
             "decoders_wanted": self._pool.workers,
             "decoders": sum(member.role == "decoder" for member in self._pool.members),
         }

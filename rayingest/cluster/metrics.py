@@ -65,9 +65,10 @@ class RayMetrics:
             for series, value in _values(metric, figures, self._node):
                 if metric.kind == "gauge":  # Ray forgets it with every export
                     exported.set(value, series.tags)
-                elif (more := value - told.get(series, 0.0)) > 0:
+                    told[series] = value
+                elif (more := value - told.get(series, 0.0)) > 0:  # less: what was ordered and counted has failed
                     exported.inc(more, series.tags)
-                told[series] = value
+                    told[series] = value
 
     def close(self) -> None:
         """What was so many is none now; another loader may take this one's number."""

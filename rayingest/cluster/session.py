@@ -31,7 +31,9 @@ _log = logging.getLogger("rayingest")
 
 
 def connect(start_timeout: float) -> None:
-    """Connect this process to Ray unless it is. ConfigError for a Ray Client address, WorkerError on time-out."""
+    """Connect this process to Ray unless it is. ConfigError for a Ray Client address; WorkerError on time-out, and
+    where none can be started.
+    """
     if ray.is_initialized():
         if ray.util.client.ray.is_connected():
             raise ConfigError(_no_client("this process's connection"))
@@ -81,6 +83,13 @@ def _init(address: str) -> None:
         os.environ[FREE_VARIABLE] = str(QUICK_FREE_MILLISECONDS)
     try:
         ray.init(address=address, log_to_driver=True, logging_level="warning")
+    except Exception as error:  # of a start that took too long Ray raises nothing narrower
+        if address != "local":
+            raise
+        raise WorkerError(
+            f"no Ray cluster could be started here: {str(error).rstrip('.')}; RAY_raylet_start_wait_time_s=120 in the "
+            "environment gives it longer, for a busy machine; RAY_ADDRESS=HOST:PORT takes one that runs"
+        ) from error
     finally:
         if set_here:
             del os.environ[FREE_VARIABLE]

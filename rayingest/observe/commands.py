@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm
 
+from rayingest.bars import Bar
 from rayingest.config import load_config
 from rayingest.errors import ConfigError
 
@@ -109,7 +109,7 @@ def _probe(
     ]
     results: list[probe.Result] = []
     runs: list[probe.Result] = []
-    with tqdm(total=len(points) + len(RUNS), desc="probing", unit="point") as bar:
+    with Bar(total=len(points) + len(RUNS), desc="probing", unit="point") as bar:
 
         def keep(kept: list[probe.Result], one: probe.Result, what: str) -> None:
             """With what there was before, in the report too, whatever comes."""

@@ -76,7 +76,8 @@ def diagnose(seen: Snapshot) -> Diagnosis:
 
 
 def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
-    """What kept a job waiting, from snapshots of its ranks; a rank that alone waits keeps all the others from going on.
+    """What kept a job waiting, from snapshots of its ranks, of the same loader of each; a rank that alone waits keeps
+    all the others from going on.
 
     Ranks go in step: while one waits for data, the others wait for it in their steps.
     """
@@ -86,7 +87,8 @@ def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
     others = [share for rank, share in shares.items() if rank != worst]
     if others and shares[worst] >= WAIT_SHARE and shares[worst] > _SLOW * max(WAIT_SHARE / 2, median(others)):
         evidence = (
-            f"rank {worst} waits {shares[worst]:.0%} of its time, the others {median(others):.0%}; there it is {found}"
+            f"rank {worst} waits {shares[worst]:.0%} of its time, the others {median(others):.0%}; there it is "
+            f"{found.bottleneck}: {found.evidence}"
         )
         return Diagnosis("slow rank", shares[worst], evidence, found.advice, found.settings)
     return found
@@ -100,7 +102,7 @@ def _storage(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
     if not seen["readers"]:
         return "storage", f"{advice}workers=2, which read ahead", {"workers": 2}
     blocks = seen["blocks_read"]
-    nbytes = seen["bytes_read"] / blocks if blocks else _LARGE
+    nbytes = seen["bytes_read"] / blocks if blocks > 0 else _LARGE
     advice += "cache_dir and cache_bytes of the reader keep on local disks what is read again"
     if nbytes < _SMALL:
         few = f"blocks of {nbytes / 1024:.3g} KiB take hardly less time than large ones: "
@@ -122,13 +124,15 @@ def _decode(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
     work, step = seen["decode_seconds"], seen["step_seconds"]
     needed = math.ceil(_SPARE * work / step) if step > 0 else _MOST * have
     workers = min(max(needed, have + 1), _MOST * have)
-    instead, there = f"instead of {int(seen['decoders'])}", int(seen["cluster_cpus"])
-    if not 0 < there < workers:
+    instead, cpus, ranks = f"instead of {int(seen['decoders'])}", int(seen["cluster_cpus"]), int(seen["world_size"])
+    most = max(1, cpus // max(1, ranks))
+    if not cpus or workers <= most:
         return "decode", f"workers={workers} {instead}", {"workers": workers}
-    short = f"it takes about {workers}, and the cluster has {there} CPUs: add nodes, or do less for each sample"
-    if have >= there:
+    there = f"{cpus} CPUs" + (f" for {ranks} ranks" if ranks > 1 else "")
+    short = f"it takes about {workers}, and the cluster has {there}: add nodes, or do less for each sample"
+    if have >= most:
         return "decode", short, {}
-    return "decode", f"workers={there} {instead}, which may not do; {short}", {"workers": there}
+    return "decode", f"workers={most} {instead}, which may not do; {short}", {"workers": most}
 
 
 def _transfer(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:

@@ -117,7 +117,7 @@ _WIDTHS = (9, 5, 7, 11, 10, 6, 16, 14, 9, 13)
 
 
 def table(seen: Mapping[Key, Snapshot]) -> list[str]:
-    """Lines: a loader each, and below them the advice for each job."""
+    """Lines: a loader each, and below them the advice for each loader of a job, from all ranks that have it."""
     if not seen:
         return ["no loader runs on this cluster, or none has told twice what it did: new figures come every 10 s"]
     lines = [_row(_HEADS)]
@@ -128,9 +128,9 @@ def table(seen: Mapping[Key, Snapshot]) -> list[str]:
         found = diagnose(one)
         cells = (*key, *rates, f"{found.share:.0%}", store, queue, f"{one['decoders']:.0f}", found.bottleneck)
         lines.append(_row(cells))
-    for job in dict.fromkeys(job for job, _, _ in seen):
-        ranks = {f"{rank} loader {loader}": one for (of, rank, loader), one in seen.items() if of == job}
-        lines.append(f"job {job}: {diagnose_ranks(ranks)}")
+    for of in dict.fromkeys((job, loader) for job, _, loader in seen):
+        ranks = {rank: one for (job, rank, loader), one in seen.items() if (job, loader) == of}
+        lines.append(f"job {of[0]}, loader {of[1]}: {diagnose_ranks(ranks)}")
     return lines
 
 

@@ -82,6 +82,7 @@ METRICS = (
         "Samples that a stage gave; more are decoded than assembled where work is done twice or given up",
         {"samples_decoded": "decode", "samples": "assemble"},
     ),
+    Metric("rayingest_blocks", "counter", "Blocks that a stage gave, those read again too", {"blocks_read": "read"}),
     Metric("rayingest_batches", "counter", "Batches", {"steps": "assemble", "batches": "step"}),
     Metric(
         "rayingest_events",
@@ -126,6 +127,12 @@ METRICS = (
         "gauge",
         "Workers that run, and how many decoders there should be",
         {"readers": "read", "decoders": "decode", "decoders_wanted": "decode_wanted"},
+    ),
+    Metric(
+        "rayingest_cluster",
+        "gauge",
+        "CPUs of the cluster, and ranks that share them",
+        {"cluster_cpus": "cpu", "world_size": "rank"},
     ),
     Metric(
         "rayingest_step_under_way_seconds",

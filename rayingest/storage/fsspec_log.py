@@ -1,6 +1,6 @@
-"""fsspec's own log lines without credentials: at DEBUG it writes whole URLs.
+"""fsspec's own log lines, and those of its file systems, without credentials: at DEBUG they write whole URLs.
 
-Owns a filter on fsspec's loggers, which changes nothing but text. What the libraries below it (botocore and its like)
+Owns a filter on these loggers, which changes nothing but text. What the libraries below it (botocore and its like)
 write when told to is theirs.
 """
 
@@ -11,7 +11,10 @@ import traceback
 
 from rayingest.storage.redact import redact_text
 
-_LOGGERS = ("fsspec", "fsspec.http", "fsspec.cached", "fsspec.reference", "fsspec.generic")
+_LOGGERS = (
+    *("fsspec", "fsspec.http", "fsspec.cached", "fsspec.reference", "fsspec.generic"),
+    *("s3fs", "gcsfs", "gcsfs.credentials", "adlfs", "adlfs.spec"),
+)
 
 
 class _Redacted(logging.Filter):

@@ -63,7 +63,9 @@ def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
 
 
 def _shown(node: ast.AST) -> str:
-    try:
-        return ast.unparse(node)
-    except Exception:  # some nodes are no text by themselves
-        return type(node).__name__
+    blank = ast.Name("_")  # an operator is text only with what it stands between, or before
+    if isinstance(node, ast.operator):
+        return ast.unparse(ast.BinOp(blank, node, blank)).strip("_ ")
+    if isinstance(node, ast.unaryop):
+        return ast.unparse(ast.UnaryOp(node, blank)).strip("_")
+    return ast.unparse(node)

@@ -104,6 +104,9 @@ def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPa
     assert (durations["0.002"], durations["50"], durations["+Inf"]) == (1, 1, 2)
     assert "0.001" not in durations
     assert list(by_name["rayingest_workers"].values()) == [3.0]
+    for blocks in (5, 4, 6):  # one that was counted when its read was ordered was not read
+        exported.record({"blocks_read": blocks})
+    assert list(by_name["rayingest_blocks"].values()) == [6.0]
     exported.close()
     assert list(by_name["rayingest_workers"].values()) == [0.0]
 

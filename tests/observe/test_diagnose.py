@@ -2,100 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rayingest.observe.diagnose import diagnose, diagnose_ranks
-from rayingest.plan.metrics import Snapshot
-
-BUSY = {"batches": 100, "wait_seconds": 5.0, "step_seconds": 5.0, "decoders": 2, "readers": 1, "max_bytes": 1 << 30}
-
-
-def snapshot(nodes: Any = None, **figures: float) -> Snapshot:
-    return Snapshot(10.0, {**BUSY, **figures}, nodes or {})
-
-
-CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
-    "no wait": (snapshot(wait_seconds=0.1, step_seconds=9.9, stall_decode_seconds=0.1), "consumer", {}),
-    "nothing asked for": (Snapshot(10.0, {}), "unknown", {}),
-    "a step that takes longer than was looked": (Snapshot(10.0, {"step_under_way_seconds": 25.0}), "consumer", {}),
-    "a long step after a short wait": (
-        Snapshot(10.0, {"batches": 1, "wait_seconds": 0.2, "stall_read_seconds": 0.2, "step_under_way_seconds": 9.8}),
-        "consumer",
-        {},
-    ),
-    "reads": (snapshot(stall_read_seconds=4, stall_decode_seconds=1, bytes_read=1e6, read_seconds=20), "storage", {}),
-    "reads of small blocks": (
-        snapshot(stall_read_seconds=5, bytes_read=1e6, blocks_read=100, read_seconds=20),
-        "storage",
-        {"block_bytes": 2 << 20},
-    ),
-    "reads, without workers": (snapshot(stall_read_seconds=5, readers=0, decoders=0), "storage", {"workers": 2}),
-    "decoding": (snapshot(stall_decode_seconds=5, decode_seconds=20), "decode", {"workers": 5}),
-    "decoding, in steps of no time": (
-        snapshot(stall_decode_seconds=10, decode_seconds=20, step_seconds=0.0, wait_seconds=10.0),
-        "decode",
-        {"workers": 16},
-    ),
-    "decoding, without workers": (
-        snapshot(stall_decode_seconds=5, decode_seconds=5, decoders=0),
-        "decode",
-        {"workers": 2},
-    ),
-    "room": (snapshot(stall_room_seconds=5), "memory budget", {"max_bytes": 4 << 30}),
-    "blocks read again and again": (
-        snapshot(stall_read_seconds=5, blocks_read=100, blocks_reread=50),
-        "memory budget",
-        {"max_bytes": 4 << 30},
-    ),
-    "decoding, with few CPUs": (
-        snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=4),
-        "decode",
-        {"workers": 4},
-    ),
-    "decoding, with no more CPUs": (snapshot(stall_decode_seconds=5, decode_seconds=20, cluster_cpus=2), "decode", {}),
-    "transfer": (snapshot(stall_transfer_seconds=4, stall_decode_seconds=1), "transfer", {"prefetch": 4}),
-    "no worker yet": (snapshot(stall_workers_seconds=5), "workers", {}),
-    "a first batch that does not come": (
-        Snapshot(10.0, {"stall_read_seconds": 10.0, "readers": 1, "decoders": 1}),
-        "storage",
-        {},
-    ),
-    "a node that decodes slowly": (
-        snapshot(
-            {
-                "a": {"decode_seconds": 1.0, "samples_decoded": 100},
-                "b": {"decode_seconds": 9.0, "samples_decoded": 100},
-                "c": {"decode_seconds": 1.2, "samples_decoded": 100},
-            },
-            stall_decode_seconds=5,
-            decode_seconds=11.2,
-        ),
-        "slow node",
-        {},
-    ),
-    "a node that reads slowly": (
-        snapshot(
-            {"a": {"read_seconds": 1.0, "bytes_read": 1e6}, "b": {"read_seconds": 4.0, "bytes_read": 1e6}},
-            stall_read_seconds=5,
-        ),
-        "slow node",
-        {},
-    ),
-    "nodes that are alike": (
-        snapshot(
-            {
-                "a": {"decode_seconds": 5.0, "samples_decoded": 100},
-                "b": {"decode_seconds": 9.0, "samples_decoded": 100},
-            },
-            stall_decode_seconds=5,
-            decode_seconds=14,
-        ),
-        "decode",
-        {"workers": 4},
-    ),
-}
+from tests.observe.cases import CASES, snapshot
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -113,6 +23,10 @@ def test_evidence_is_in_figures() -> None:
     slow = diagnose(CASES["a node that decodes slowly"][0])
     assert "node b takes 8.2 times as long" in slow.evidence
     assert "node b" in slow.advice
+    shared = diagnose(CASES["decoding, on ranks that share few CPUs"][0]).advice
+    assert (
+        "workers=4 instead of 2, which may not do; it takes about 5, and the cluster has 8 CPUs for 2 ranks" in shared
+    )
 
 
 def test_one_rank_that_waits_is_a_slow_rank() -> None:
@@ -122,5 +36,6 @@ def test_one_rank_that_waits_is_a_slow_rank() -> None:
     assert found.bottleneck == "slow rank"
     assert "rank 2 waits 50% of its time, the others 1%; there it is decode" in found.evidence
     assert found.settings == {"workers": 5}
+    assert str(found).count("workers=5") == 1
     assert diagnose_ranks({"0": waits, "1": waits}).bottleneck == "decode"
     assert diagnose_ranks({"0": fine, "1": fine}).bottleneck == "consumer"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import ray
 from typer.testing import CliRunner
 
 from rayingest.cli import app
+from rayingest.cluster.metrics import _values
 from rayingest.observe import top
-from rayingest.plan.metrics import METRICS, Snapshot
+from rayingest.observe.diagnose import diagnose
+from rayingest.plan.metrics import METRICS, NODES, Snapshot, between
+from tests.observe.cases import CASES
 
 JOB = 'Component="core_worker",JobId="01000000",loader="0"'
 
@@ -79,8 +85,49 @@ def test_the_table_names_the_slow_rank() -> None:
     lines = top.table(board_of(exported(1), exported(3)))
     assert " ".join(lines[1].split()) == "01000000 0 0 20.0 0.8 0% 0/0 MiB r0 d0 b0 2 consumer"
     assert lines[2].split()[-1] == "decode"
-    assert lines[3].startswith("job 01000000: slow rank: rank 1 loader 0 waits 50% of its time, the others 0%")
+    assert lines[3].startswith("job 01000000, loader 0: slow rank: rank 1 waits 50% of its time, the others 0%")
     assert top.table({})[0].startswith("no loader runs")
+
+
+def test_loaders_of_one_rank_are_no_ranks() -> None:
+    """One that waits beside one that does not is no slow rank; a rank is compared with the same loader of others."""
+    waits, fine = CASES["decoding"][0], CASES["no wait"][0]
+    lines = top.table({("1", "0", "0"): waits, ("1", "0", "1"): fine})
+    assert [line.split(":")[:2] for line in lines[3:]] == [
+        ["job 1, loader 0", " decode"],
+        ["job 1, loader 1", " consumer"],
+    ]
+    two = {("1", rank, loader): fine for rank in "01" for loader in "01"}
+    lines = top.table({**two, ("1", "1", "1"): waits})
+    assert lines[5].startswith("job 1, loader 0: consumer")
+    assert lines[6].startswith("job 1, loader 1: slow rank: rank 1 waits")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_exported_says_the_same_as_stats(case: str) -> None:
+    """Whatever is short, all that this is seen by comes back from the metrics."""
+    asked: set[str] = set()
+
+    class Asked(dict[str, float]):
+        def get(self, figure: str, default: Any = None) -> Any:
+            asked.add(figure)
+            return super().get(figure, default)
+
+    made_up = CASES[case][0]
+    figures = {**made_up.figures, NODES: made_up.nodes}
+    for name in {name for parts in made_up.nodes.values() for name in parts}:  # a total is the sum of its parts
+        figures[name] = sum(parts[name] for parts in made_up.nodes.values())
+    text = "\n".join(
+        f"ray_{metric.name}{'_total' if metric.kind == 'counter' else ''}"
+        f'{{JobId="1",loader="0",rank="0",node="{series.node}",stage="{series.stage}"}} {value}'
+        for metric in METRICS
+        for series, value in _values(metric, figures, "here")
+    )
+    (seen,) = top.parse(text).values() if text else (top.Seen(),)
+    there = between({}, seen.figures, made_up.seconds)
+    said = diagnose(replace(made_up, figures=Asked(figures)))
+    assert diagnose(there) == said
+    assert asked <= {figure for metric in METRICS for figure in metric.stages}
 
 
 @pytest.mark.parametrize(

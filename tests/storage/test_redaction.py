@@ -89,11 +89,12 @@ def test_what_a_url_hides_is_hidden_in_text_too() -> None:
     )
 
 
-def test_the_library_logs_without_credentials(caplog: pytest.LogCaptureFixture) -> None:
-    """fsspec writes whole URLs at DEBUG, and errors that quote them."""
+@pytest.mark.parametrize("name", ["fsspec.http", "s3fs", "gcsfs", "adlfs"])
+def test_the_library_logs_without_credentials(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """fsspec and its file systems write whole URLs at DEBUG, and errors that quote them."""
     hide_credentials()
     hide_credentials()
-    log = logging.getLogger("fsspec.http")
+    log = logging.getLogger(name)
     with caplog.at_level(logging.DEBUG):
         log.debug("get %s", "https://u:SECRET@h/a.tar?sig=SECRET")
         try:
