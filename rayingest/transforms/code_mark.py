@@ -1,18 +1,24 @@
 """A mark of code: a short hash that changes when a function does, and does not from one process to the next.
 
-Owns what is looked at: bytecode, constants, defaults, simple closure values, a class's methods, a value object's repr.
-Globals that a function refers to are not followed: a changed mark means changed code, an equal one is no proof.
+Owns what is looked at: bytecode, constants, defaults, values of closures and globals that code refers to, functions and
+classes among them, a class's methods, arrays, a value object's repr. Libraries are known by their names alone, and so
+are objects that show nothing but their address: a changed mark means changed code, an equal one is no proof.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
+_FOLLOWED = (tuple, list, set, frozenset, dict, type, types.FunctionType, types.MethodType, functools.partial)
 
 
 def code_mark(things: Any) -> str:
@@ -65,6 +71,8 @@ def _object_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
         yield f"{thing.__module__}.{thing.__qualname__}"
         cells = [_contents(cell) for cell in thing.__closure__ or ()]
         yield from _words((thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells), seen)
+        if not _is_library(thing.__module__):
+            yield from _global_words(thing, seen)
     elif isinstance(thing, types.MethodType):
         yield from _words((thing.__self__, thing.__func__), seen)
     elif isinstance(thing, functools.partial):
@@ -75,12 +83,77 @@ def _object_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
             members = {name: _unwrap(value) for name, value in sorted(vars(thing).items())}
             yield from _words({name: value for name, value in members.items() if _is_code(name, value)}, seen)
             yield from _words([base for base in thing.__bases__ if base is not object], seen)
-    elif " at 0x" not in repr(thing):
-        yield f"{type(thing).__module__}.{thing!r}"
+    elif hasattr(type(thing), "__array__"):
+        yield from _array_words(thing, seen)
+    elif (text := repr(thing)) and not _shows_address(text):
+        yield f"{type(thing).__module__}.{text}"
+        if "..." in text and hasattr(thing, "__dict__"):  # an array in it, perhaps, of which the middle is left out
+            yield from _words(dict(sorted(vars(thing).items())), seen)
     elif hasattr(thing, "__dict__"):
         yield from _words((type(thing), dict(sorted(vars(thing).items()))), seen)
     else:
         yield type(thing).__qualname__
+
+
+def _global_words(function: types.FunctionType, seen: dict[int, Any]) -> Iterator[str]:
+    names, attributes = _referred(function.__code__)
+    for name in sorted(names & function.__globals__.keys()):
+        yield name
+        yield from _reached(function.__globals__[name], attributes, seen)
+
+
+def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator[str]:
+    """A global, or an attribute of a module, that code refers to."""
+    if isinstance(value, types.ModuleType):
+        yield value.__name__
+        if not _is_library(value.__name__) and id(value) not in seen:
+            seen[id(value)] = value
+            for name in sorted(attributes & vars(value).keys()):
+                yield name
+                yield from _reached(vars(value)[name], attributes, seen)
+    elif isinstance(value, (type, types.FunctionType)) and _is_library(value.__module__):
+        yield f"{value.__module__}.{value.__qualname__}"
+    elif isinstance(value, (*_PLAIN, *_FOLLOWED)) or hasattr(type(value), "__array__"):
+        yield from _words(value, seen)
+    else:
+        text = repr(value)
+        yield type(value).__qualname__ if _shows_address(text) else text
+
+
+def _referred(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The globals that code, and code in it, refers to, and all names that may be attributes."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    attributes = set(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            more = _referred(inner)
+            names, attributes = names | more[0], attributes | more[1]
+    return names, attributes
+
+
+def _is_library(module: str | None) -> bool:
+    """Whether a module's code is not its user's own."""
+    top = (module or "").partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return top in {"rayingest", *sys.stdlib_module_names} or "site-packages" in file or "dist-packages" in file
+
+
+def _array_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """Of a NumPy array, a tensor, a table's column."""
+    try:
+        array = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
+    except Exception:  # a dtype that NumPy lacks
+        yield f"{type(thing).__qualname__} {thing!r}"
+        return
+    yield f"{type(thing).__qualname__} {array.dtype} {array.shape}"
+    if array.dtype.hasobject:
+        yield from _words(array.tolist(), seen)
+    else:
+        yield hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+
+
+def _shows_address(text: str) -> bool:
+    return " at 0x" in text
 
 
 def _contents(cell: types.CellType) -> Any:

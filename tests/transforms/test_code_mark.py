@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
+import pytest
+import torch
 from ray import cloudpickle
 
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from tests.transforms import cases
 from tests.transforms.cases import noisy, noisy_x
 
 
@@ -90,3 +96,77 @@ print(Pipeline((Select({"a": "b"}), decode, Map(Words), Map(fn), Map(local())), 
     ]
     assert len(marks[0].strip()) == 8
     assert marks[0] == marks[1]
+
+
+LIMIT = 20
+TABLE = {"limit": 20}
+NAMES = np.arange(2000)
+
+
+def helper(value):
+    return value > LIMIT
+
+
+def by_global(sample):
+    return sample["cls"] > LIMIT
+
+
+def by_helper(sample):
+    return any(helper(value) for value in [sample["cls"]])
+
+
+def by_table(sample):
+    return sample["cls"] > TABLE["limit"]
+
+
+def by_array(sample):
+    return sample["cls"] in NAMES
+
+
+def by_module(sample):
+    return sample["cls"] > cases.SHAPE
+
+
+def mark(fn):
+    return Pipeline((Map(fn),), 0).code_mark
+
+
+@pytest.mark.parametrize(
+    ("fn", "owner", "name", "value"),
+    [
+        (by_global, sys.modules[__name__], "LIMIT", 40),
+        (by_helper, sys.modules[__name__], "LIMIT", 40),
+        (by_helper, sys.modules[__name__], "helper", lambda value: value < LIMIT),
+        (by_table, sys.modules[__name__], "TABLE", {"limit": 40}),
+        (by_array, sys.modules[__name__], "NAMES", np.append(np.arange(1999), 7)),
+        (by_module, cases, "SHAPE", (9, 9)),
+    ],
+)
+def test_globals_that_code_refers_to_count(monkeypatch, fn, owner, name, value):
+    """Constants, helpers and what they refer to in turn, tables, arrays, other modules' values."""
+    monkeypatch.setattr(cases, "SHAPE", (1, 1), raising=False)
+    before = mark(fn)
+    assert mark(fn) == before
+    monkeypatch.setattr(owner, name, value)
+    assert mark(fn) != before
+
+
+def test_large_arrays_count_wherever_they_are_held():
+    """Not by their repr, which leaves out the middle."""
+    one, other = np.arange(2000), np.arange(2000)
+    other[1000] = 7
+
+    @dataclasses.dataclass(frozen=True)
+    class Holding:
+        values: Any
+
+        def __call__(self, sample):
+            return sample["cls"] in self.values
+
+    def closing(values):
+        return lambda sample: sample["cls"] in values
+
+    for make in (Holding, closing, lambda values: functools.partial(np.isin, test_elements=values)):
+        for kind in (np.array, torch.tensor, list, lambda values: np.array(values, object)):
+            assert mark(make(kind(one))) == mark(make(kind(one.copy())))
+            assert mark(make(kind(one))) != mark(make(kind(other)))
