@@ -21,7 +21,7 @@ from rayingest.plan.manifest import Population
 from rayingest.plan.order import PARTIALS, Order
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Planner
-from rayingest.plan.view import Skip, Take, split_parts
+from rayingest.plan.view import Part, Skip, Take, split_parts
 from rayingest.planning import planned
 from rayingest.ranks import Ranks
 from rayingest.silence import told
@@ -125,9 +125,9 @@ class Dataset(Description):
     def pack(self, length: Positive, field: Fields = "tokens", cut: Flag = True) -> Dataset:
         """Pack samples into rows of `length` values: a batch of 16 is then 16 packed rows. Other fields are left out.
 
-        A batch has the packed fields as [rows, length], `position_ids` and `segment_ids` (int32, of the same shape; 0
-        where a row is filled up), and `cu_seqlens` (int32): where segments begin, and the last ends, in the rows laid
-        behind one another. `__index__` has the sample of each segment, -1 where it fills a row up.
+        A batch has the packed fields as [rows, length], `position_ids` and `segment_ids` (int32, of the same shape; the
+        latter 0 where a row is filled up), and `cu_seqlens` (int32): where segments begin, and the last ends, in the
+        rows laid behind one another. `__index__` has the sample of each segment, -1 where it fills a row up.
 
         Which sample goes where is planned, window by window, from what `.length` says, or else the first field's own
         length after the stages so far. `.batch(pad={"labels": ri.Pad(value=-100)})` says what rows are filled up with.
@@ -176,9 +176,12 @@ class Dataset(Description):
         """Data sets of these parts of the samples, near enough, without a sample in common: `split(0.9, 0.1)`.
 
         Which part a sample is in is a function of the seed, the name of its shard's file and its number there. So it
-        stays where it is when shards are added, or samples at a shard's end, or all is copied to another folder.
+        stays where it is when shards are added, or samples at a shard's end, or all is copied to another folder. To
+        split a part again takes another seed: by the same one it has nothing in the other parts.
         """
         self._permit("split")
+        if any(isinstance(limit, Part) and limit.seed == seed for limit in self.limits):
+            raise ConfigError(f"split: this is a part already of a split with seed={seed}; give another seed")
         return tuple(replace(self, limits=(*self.limits, part)) for part in split_parts(fractions, seed))
 
     @checked(_one_length)

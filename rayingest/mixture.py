@@ -29,6 +29,9 @@ from rayingest.surveying import Surveyed
 from rayingest.transforms.stages import Stage
 from rayingest.work import SourceWork
 
+_NOT_OF_MIXTURES = ("pack", "weighted", "batch(bucketed=True)", "batch(max_tokens=...)")
+"""What neither a mixture nor its sources can have."""
+
 
 def _sources(value: Any) -> dict[str, Dataset]:
     if not isinstance(value, Mapping):
@@ -51,8 +54,8 @@ def _check_source(name: str, source: Dataset) -> None:
         "a sampler, and the order is the mixture's": source.sampling,
         ".epoch(...): until says how long the mixture is": source.epoch_length,
         "no end: mix the partitions of a stream in what gives their records": isinstance(source, RecordStream),
-        ".pack(...): packed rows are not mixed": source.packing,
-        ".weighted(...): weighted draws are not mixed": source.weighting,
+        ".pack(...): a mixture cannot be packed, nor its sources": source.packing,
+        ".weighted(...): a mixture has weights of its own, of sources": source.weighting,
         "a collate_fn: give .batch(collate=...) of the mixture": source.collate,
     }
     for what in [what for what, given in has.items() if given]:
@@ -121,6 +124,7 @@ def mix(
 
     `.shuffle` gives each source that has no shuffle of its own one, with its own seed; the window counts all sources'
     samples. Stages after `mix` are those of all sources. What leaves samples out (`where`, `take`, ...) comes before.
+    Neither a mixture nor its sources can be packed, bucketed, given a budget of tokens, or `weighted`.
 
     Args:
         sources: by name.
@@ -129,8 +133,9 @@ def mix(
             each has.
         until: where an epoch ends: when the "first" source is once through, when "all" have been, or after so many
             samples; with partial="drop" at the last whole batch before. The next epoch goes on behind it.
-        stratified: each batch has its exact share of every source, and so has, nearly, each rank's part of it. False:
-            the shares vary as by chance, and are exact in every 16 batches; needs `.shuffle`.
+        stratified: each batch has its exact share of every source, and so has, nearly, each rank's part of it, and
+            weights change at their very step. False: the shares vary as by chance, and are exact in every 16 batches,
+            so that a change of weights is spread over up to 16; needs `.shuffle`.
     """
     return Mixture(sources=sources, weights=weights, until=until, stratified=stratified)
 
@@ -223,6 +228,8 @@ class Mixture(Dataset):
         return make_mixed_planner(self._recipe, leaves, batching_of(self), known, rank, world_size, uneven)
 
     def _permit(self, what: str) -> None:
+        if what in _NOT_OF_MIXTURES:
+            raise ConfigError(f"{what} of a mixture: neither a mixture nor its sources can have it")
         if what != "shuffle":
             raise ConfigError(f"{what} of a mixture: it is for the sources, before they are mixed")
 

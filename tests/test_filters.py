@@ -130,6 +130,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         data.map(lambda sample, rng: sample).filter(is_even)
     with pytest.raises(ri.DataError, match="must say True or False"):
         seen(data.filter(lambda sample: 3))
+    with pytest.raises(ri.ConfigError, match="a part already of a split with seed=0; give another seed"):
+        data.split(0.5, 0.5)[0].split(0.5, 0.5)
+    assert len(data.split(0.5, 0.5)[0].split(0.5, 0.5, seed=1)) == 2
     with pytest.raises(ri.ConfigError, match=r"where\(n > 9\) .*leaves none of 40 samples"):
         seen(data.where("n > 9"))
     with pytest.raises(ri.DataError, match="no field 'm'"):

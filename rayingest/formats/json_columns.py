@@ -44,8 +44,8 @@ class _Field:
         return json.dumps(self.name, ensure_ascii=False).encode()
 
     def exact(self, value: Any) -> Any:
-        """A value as `json` gives it, numbers as what they are collected as, a list as an array; ValueError or
-        OverflowError where it is not of the type.
+        """A value as `json` gives it, numbers as what they are collected as, a list as an array; ValueError where it is
+        not of the type.
         """
         if value is None:
             return None
@@ -54,7 +54,10 @@ class _Field:
         if type(items) is not list or any(type(item) not in wanted for item in items):
             raise ValueError(f"field {self.name!r}: {_shortened(value)} is no {self}")
         if self.wide:
-            numbers = np.array(items, _WIDE[self.wide])
+            try:
+                numbers = np.array(items, _WIDE[self.wide])
+            except OverflowError:
+                raise ValueError(f"field {self.name!r}: {_shortened(value)} is beyond {self.kind}") from None
             return numbers if self.is_list else self._fitting(numbers).item()
         if isinstance(value, str):
             value.encode()  # not every string that JSON can write has a UTF-8 form
@@ -90,7 +93,11 @@ class _Field:
         narrow = np.dtype(self.kind.to_pandas_dtype())
         if self.wide == "d":
             with np.errstate(over="ignore"):
-                return numbers.astype(narrow)
+                cast = numbers.astype(narrow)
+            beyond = numbers[np.isinf(cast) & np.isfinite(numbers)]
+            if len(beyond):
+                raise ValueError(f"field {self.name!r}: {beyond[0]} is beyond {self.kind}")
+            return cast
         limits = np.iinfo(narrow)
         beyond = numbers[(numbers < limits.min) | (numbers > limits.max)]
         if len(beyond):
@@ -117,7 +124,7 @@ def typed_columns(lines: Sequence[bytes], types: Mapping[str, str], wrong: Wrong
     for number, line in enumerate(lines):
         try:
             values.append(read(line))
-        except (ValueError, OverflowError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise wrong(number, f"no JSON object of the types given: {error}") from error
     columns = zip(*values, strict=True) if values else ([] for _ in fields)
     return {field.name: field.column(list(column), wrong) for field, column in zip(fields, columns, strict=True)}

@@ -65,7 +65,7 @@ class Resampling:
         there = np.concatenate([np.zeros(0, np.int64), *view.ordinals()])
         own = weights.weight[there]
         total = own.sum()
-        if not 0 < total < float("inf"):
+        if not 0 < total < float("inf") or _UNITS / float(total) == float("inf"):
             raise ConfigError(f"the weights of {len(own):,} samples come to {total}: there is nothing to draw by")
         lengths = np.where(own > 0, np.maximum(1, np.rint(own * (_UNITS / total))), 0).astype(np.int64)
         draws = len(own) if draws is None else draws

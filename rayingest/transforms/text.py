@@ -37,10 +37,12 @@ class Tokenize:
         end: str | None = None,
         longest: int | None = None,
     ) -> None:
+        if not isinstance(file, (str, os.PathLike)):
+            raise ConfigError(f"Tokenize: {file!r} is no path: give that of a tokenizer.json")
+        if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 1):
+            raise ConfigError(f"Tokenize: longest={longest!r}: a whole number, 1 or more")
         self._file, self._field, self._into = os.fspath(file), field, into
         self._special, self._end, self._longest = special_tokens, end, longest
-        if longest is not None and longest < 1:
-            raise ConfigError(f"Tokenize: longest={longest}: a whole number, 1 or more")
         try:
             with fsspec.open(self._file, "rb") as opened:
                 self._json: bytes = opened.read()

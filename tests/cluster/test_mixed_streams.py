@@ -235,7 +235,7 @@ def test_what_cannot_be_mixed_is_refused(folder: Path, given: dict[str, Any], sa
         (lambda data: data.where("i > 3"), "where of a mixture: it is for the sources"),
         (lambda data: data.take(3), "take of a mixture"),
         (lambda data: data.split(0.5, 0.5), "split of a mixture"),
-        (lambda data: data.pack(8), "pack of a mixture"),
+        (lambda data: data.pack(8), "pack of a mixture: neither a mixture nor its sources"),
         (lambda data: data.length("i"), "length of a mixture"),
         (lambda data: data.epoch(passes=2), r"epoch\(...\) of a mixture"),
         (lambda data: data.batch(4, bucketed=True), r"batch\(bucketed=True\) of a mixture"),

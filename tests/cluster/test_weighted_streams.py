@@ -93,7 +93,8 @@ def test_bucketed_and_longer_epochs_go_with_them(table: str) -> None:
         (lambda data: data.weighted([0] * SAMPLES).shuffle(), "come to 0"),
         (lambda data: data.weighted("i").pack(4, "i").shuffle(), r"pack beside weighted\(...\)"),
         (lambda data: data.map(noisy).weighted("i").shuffle(), "draws random numbers"),
-        (lambda data: ri.mix({"a": data.weighted("i")}), "weighted draws are not mixed"),
+        (lambda data: ri.mix({"a": data.weighted("i")}), "a mixture has weights of its own"),
+        (lambda data: data.weighted([1e-310] * SAMPLES).shuffle(), "come to .*e-30"),
     ],
 )
 def test_what_cannot_be_is_refused(table: str, change: Any, said: str) -> None:

@@ -63,7 +63,7 @@ def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rea
 def test_values_are_those_that_json_has_and_null_where_there_are_none(read: Read) -> None:
     """Escaped names, empty lists, other fields in between, a byte order mark."""
     lines = [
-        b'{"t": [1, -2, 2147483647], "x": [1, 2.5, 1e300], "n": -128, "u": 18446744073709551615, "f": 3, '
+        b'{"t": [1, -2, 2147483647], "x": [1, 2.5, 1e30], "n": -128, "u": 18446744073709551615, "f": 3, '
         b'"s": "\\u00fc", "b": true, "other": {"t": [[9]]}}',
         b'{"t": [], "x": null, "n": null}',
         b'\xef\xbb\xbf{"\\u0074": [7], "f": 1e3, "s": "", "b": false}',
@@ -71,7 +71,7 @@ def test_values_are_those_that_json_has_and_null_where_there_are_none(read: Read
     ]
     assert read(lines, TYPES) == {
         "t": [[1, -2, 2147483647], [], [7], None],
-        "x": [[1.0, 2.5, float("inf")], None, None, None],
+        "x": [[1.0, 2.5, float(np.float32(1e30))], None, None, None],
         "n": [-128, None, None, None],
         "u": [18446744073709551615, None, None, None],
         "f": [3.0, None, 1000.0, None],
@@ -90,8 +90,10 @@ def test_values_are_those_that_json_has_and_null_where_there_are_none(read: Read
         (b'{"t": [1, null]}', {"t": "list<float32>"}, "is no list<float>"),
         (b'{"t": 5}', {"t": "list<int32>"}, "5 is no list<int32>"),
         (b'{"t": [2147483648]}', {"t": "list<int32>"}, "2147483648 is beyond int32"),
-        (b'{"t": [-1]}', {"t": "list<uint8>"}, "negative|out of bounds|beyond"),
-        (b'{"t": [18446744073709551616]}', {"t": "list<int64>"}, "too large|too big"),
+        (b'{"t": [-1]}', {"t": "list<uint8>"}, r"'t': \[-1\] is beyond uint8"),
+        (b'{"t": [18446744073709551616]}', {"t": "list<int64>"}, "is beyond int64"),
+        (b'{"t": [1e39]}', {"t": "list<float32>"}, r"'t': 1e\+39 is beyond float"),
+        (b'{"f": 65520.0}', {"f": "float16"}, "65520.0 is beyond halffloat"),
         (b'{"n": 128}', {"n": "int8"}, "128 is beyond int8"),
         (b'{"n": "1"}', {"n": "int8"}, "'1' is no int8"),
         (b'{"n": 1.0}', {"n": "int8"}, "1.0 is no int8"),
@@ -107,7 +109,7 @@ def test_a_value_of_another_type_is_an_error_of_its_line(
     read: Read, line: bytes, types: dict[str, str], reason: str
 ) -> None:
     """Nothing is rounded, run together or made a number; the line is the second here."""
-    good = b'{"t": [1], "n": 1, "s": "a"}'
+    good = b'{"t": [1], "n": 1, "f": 1.0, "s": "a"}'
     with pytest.raises(DataError, match=reason) as caught:
         read([good, line, good], types)
     assert caught.value.offset == 1
@@ -133,7 +135,7 @@ def test_simdjson_and_json_agree_on_whatever_there_is() -> None:
         for reader in (fast, exact):
             try:
                 found.append([None if value is None else np.asarray(value).tolist() for value in reader(line)])
-            except (ValueError, OverflowError):
+            except ValueError:
                 found.append("refused")
         assert found[0] == found[1], line
         accepted += found[0] != "refused"
