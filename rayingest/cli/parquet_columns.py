@@ -1,8 +1,8 @@
 """Samples as columns of one schema, that of a first block: for Parquet, whose files say once what a column is.
 
 Owns that no value is changed and no field left out for that: a type takes in only what it holds exactly (integers
-among floats, lists of nothing, null), and all else is an error that names field and sample. Null and a field that is
-not there are the same.
+among floats, numbers that a narrower type has, lists of nothing, null), and all else is an error that names field and
+sample. Null and a field that is not there are the same.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ def _odd_one(values: Sequence[Any], kind: pa.DataType | None) -> int:
 def _array(values: Sequence[Any]) -> pa.Array:
     """Of the narrowest type that holds all of them. One of `_UNFIT` where none does."""
     if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in values):
+        if any(value is None for value in values):
+            raise TypeError("null is among arrays of several dimensions")
         return pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack(values))
     column = pa.array(values)
     if _is_bytes(column.type) and any(isinstance(value, str) for value in values):
@@ -113,12 +115,13 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """As `kind`, where that is the wider type. One of `_UNFIT` where values would not be the same."""
+    """As `kind`. One of `_UNFIT` where values would not be the same."""
     if column.type == kind:
         return column
-    if _joined(kind, column.type) != kind:
+    joined, made = _joined(kind, column.type), column.cast(kind)
+    if joined != kind and not made.cast(column.type).equals(column):  # Arrow rounds, and drops what is in structs
         raise TypeError(f"{column.type} is not {kind}")
-    return column.cast(kind)
+    return made
 
 
 def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -134,5 +137,5 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else f'{text[:60]}...'}, a {type(value).__name__},"
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 60 else f'{text[:60]}...'} ({type(value).__name__})"
