@@ -50,6 +50,15 @@ def test_what_columns_hold_exactly_they_take(tmp_path: Path) -> None:
     ]
 
 
+def test_columns_are_those_of_the_first_block_however_shards_cut_it(tmp_path: Path) -> None:
+    """A field, and a float, that only its last sample has."""
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n' * 99 + '{"a": 0.5, "b": "x"}\n')
+    packing = pack_here(ri.read_json(tmp_path / "a.jsonl"), tmp_path / "out", to="parquet", shard_bytes=200)
+    assert len(packing.shards) > 3
+    found = samples(ri.read_parquet(tmp_path / "out"))
+    assert found == [{"a": 1.0, "b": None}] * 99 + [{"a": 0.5, "b": "x"}]
+
+
 def test_shards_of_narrower_and_wider_columns_are_one_where_values_allow_it(tmp_path: Path) -> None:
     """In the first shard's type, the sample named that does not fit it."""
     (tmp_path / "data").mkdir()

@@ -13,7 +13,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Packing:
         self._layout, self._work = layout, work_of(dataset)
         self._schema = None
         if layout.to == "parquet":
-            self._schema = schema_of(block_of(self._work, self.shards[0].parts[0], layout))
+            self._schema = schema_of(block_of(self._work, _first_block(self.shards), layout))
         _keep_record(
             folder,
             {
@@ -153,6 +153,13 @@ def _shards(known: Surveyed, folder: Path, layout: Layout) -> list[NewShard]:
             parts.append(Part(spans_of(manifest, [int(block)])[0], int(manifest.first_ordinal[block]), some))
         made.append(NewShard(str(folder / f"part-{len(made):06d}{SUFFIXES[layout.to]}"), tuple(parts)))
     return made
+
+
+def _first_block(shards: list[NewShard]) -> Part:
+    """What is taken of it, in however many shards it lies."""
+    first = shards[0].parts[0]
+    rows = [part.rows for shard in shards for part in shard.parts if part.first == first.first]
+    return replace(first, some=np.concatenate(rows))
 
 
 def _cuts(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
