@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
 import rayingest as ri
 from rayingest.cli import app
-from rayingest.cli.pack import Layout, Packing
+from rayingest.cli.pack import Packing
+from rayingest.cli.parts import Layout
 from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError, DataError
 from rayingest.surveying import survey
@@ -164,6 +167,28 @@ def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         pack_here(ri.read_json(tmp_path / "b.jsonl"), tmp_path / "tars", to="webdataset", shard_bytes=1000)
     assert (caught.value.sample, caught.value.offset) == (1, 9)
     assert [path.name for path in (tmp_path / "tars").iterdir()] == ["packing.json"]
+
+
+@pytest.mark.parametrize("key", ["a.b", "c/d.e", "c/.e", "c/", "__x__/a"])
+def test_keys_that_a_tar_would_change_are_refused(tmp_path: Path, key: str) -> None:
+    """A dot in the base name, or nothing before it; dots in folders are fine, and null is no key."""
+    good = ["x.y/a", None, "b"]
+    for name, keys in (("good", good), ("bad", [*good, key])):
+        pq.write_table(pa.table({"__key__": keys, "v": list(range(len(keys)))}), tmp_path / f"{name}.parquet")
+    pack_here(ri.read_parquet(tmp_path / "good.parquet"), tmp_path / "out", to="webdataset", shard_bytes=1 << 20)
+    kept = [(sample["__key__"], sample["v.cls"]) for sample in samples(ri.read_webdataset(tmp_path / "out"))]
+    assert kept == [("x.y/a", 0), ("000000000001", 1), ("b", 2)]
+    with pytest.raises(DataError, match=rf"key '{key}' .*first dot of the base name ends the key") as caught:
+        pack_here(ri.read_parquet(tmp_path / "bad.parquet"), tmp_path / "no", to="webdataset", shard_bytes=1 << 20)
+    assert (caught.value.sample, caught.value.key) == (3, key)
+
+
+def test_a_sample_that_a_tar_holds_nothing_of_is_named(tmp_path: Path) -> None:
+    """One whose fields are all null."""
+    pq.write_table(pa.table({"a": [1, None], "b": ["x", None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="all fields are null") as caught:
+        pack_here(ri.read_parquet(tmp_path / "a.parquet"), tmp_path / "out", to="webdataset", shard_bytes=1 << 20)
+    assert caught.value.sample == 1
 
 
 def test_on_ray_data_the_command_packs(cluster: Any, tmp_path: Path) -> None:

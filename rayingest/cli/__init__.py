@@ -152,7 +152,8 @@ def pack(
     debug: Debug = False,
 ) -> None:
     """Write the data anew as shards of one size, on Ray Data; called again, it goes on where it ended."""
-    from rayingest.cli.pack import Layout, Packing
+    from rayingest.cli.pack import Packing
+    from rayingest.cli.parts import Layout
 
     with _errors_told(debug):
         dataset = named(source, format_name, option)

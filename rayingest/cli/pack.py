@@ -1,33 +1,31 @@
 """`pack`: any data written anew as WebDataset or Parquet shards of one size, in parallel on Ray Data.
 
 Owns which samples go into which shard, a function of the data and the size alone; that a shard is written aside, read
-back and counted before it has its name; and that a shard that is there is not made again. `shard_files` says what
-samples are in them.
+back and counted before it has its name; and that a shard that is there is not made again. `parts` says what is done to
+samples, `shard_files` what they are in shards.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import logging
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from rayingest.cli.shard_files import SUFFIXES, Sample, schema_of, write_parquet, write_tar
+from rayingest.cli.parquet_columns import schema_of
+from rayingest.cli.parts import Layout, Part, block_of
+from rayingest.cli.shard_files import SUFFIXES, write_parquet, write_tar
 from rayingest.cli.source import work_of
 from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError, DataError, IngestError
-from rayingest.formats.columns import ENCODING
 from rayingest.formats.indexing import index_shard
-from rayingest.options import known_names
 from rayingest.plan.view import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
@@ -35,46 +33,8 @@ from rayingest.storage.redact import redact
 from rayingest.storage.urls import takes
 from rayingest.streams import spans_of
 from rayingest.surveying import Surveyed
-from rayingest.transforms.decoders import IMAGES
-from rayingest.transforms.images import Decode, Resize
-from rayingest.transforms.pixels import open_image
-from rayingest.transforms.rows import Rows as RawRows
-from rayingest.work import Rows, Span, Work
 
 RECORD = "packing.json"
-_LOSSLESS = ("png",)
-_QUALITY = 95
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What shards are to be. `resize`: pixels of the shorter side of larger images; `decode`: images become arrays."""
-
-    to: str
-    shard_bytes: int
-    resize: int | None = None
-    decode: bool = False
-
-    def __post_init__(self) -> None:
-        if self.to not in SUFFIXES:
-            raise ConfigError(f"--to {self.to}: {known_names(self.to, SUFFIXES)}")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One block of the data, the ordinal of its first sample, and the rows to take of it: None for all."""
-
-    span: Span
-    first: int
-    some: np.ndarray | None = None
-
-    @property
-    def rows(self) -> np.ndarray:
-        return np.arange(self.span.blocks[0][2]) if self.some is None else self.some
-
-    @property
-    def ordinals(self) -> np.ndarray:
-        return self.first + self.rows
 
 
 @dataclass(frozen=True)
@@ -113,7 +73,7 @@ class Packing:
         self._layout, self._work = layout, work_of(dataset)
         self._schema = None
         if layout.to == "parquet":
-            self._schema = schema_of(_samples(self._work, self.shards[0].parts[0], layout))
+            self._schema = schema_of(block_of(self._work, _first_block(self.shards), layout))
         _keep_record(
             folder,
             {
@@ -151,9 +111,9 @@ class Packing:
             return Done(shard.samples, made=False)
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.writing")
         try:
-            blocks = (_samples(self._work, part, self._layout) for part in shard.parts)
+            blocks = (block_of(self._work, part, self._layout) for part in shard.parts)
             if self._schema is None:
-                write_tar(aside, blocks, (part.ordinals for part in shard.parts))
+                write_tar(aside, blocks)
             else:
                 write_parquet(aside, blocks, self._schema)
             found = self._count(aside)
@@ -195,6 +155,13 @@ def _shards(known: Surveyed, folder: Path, layout: Layout) -> list[NewShard]:
     return made
 
 
+def _first_block(shards: list[NewShard]) -> Part:
+    """What is taken of it, in however many shards it lies."""
+    first = shards[0].parts[0]
+    rows = [part.rows for shard in shards for part in shard.parts if part.first == first.first]
+    return replace(first, some=np.concatenate(rows))
+
+
 def _cuts(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
     """Before which samples shards begin, and the last ends, given bytes of a sample and samples, by block."""
     ends = np.cumsum(each * counts)
@@ -225,52 +192,3 @@ def _keep_record(folder: Path, record: dict[str, Any]) -> None:
     aside = kept.with_suffix(".writing")
     aside.write_text(text)
     aside.replace(kept)
-
-
-def _samples(work: Work, part: Part, layout: Layout) -> list[Sample]:
-    """The samples of a part: as stages made them, or where there are none as they lie there, images done to."""
-    tables = work.read([part.span])
-    if work.pipeline.stages:
-        samples, bad = Rows(0, np.zeros_like(part.rows), part.rows, part.ordinals).samples(work, tables)
-        if bad:
-            raise bad[min(bad)]
-        return list(samples)
-    raw = RawRows(tables[0])
-    renamed = {name: _file_name(name, tables[0].schema.field(name)) for name in raw.names}
-    made: list[Sample] = []
-    for row, ordinal in zip(part.rows.tolist(), part.ordinals.tolist(), strict=True):
-        try:
-            fields = raw.document(row) if raw.has_documents else {name: raw.value(name, row) for name in raw.names}
-            made.append(
-                {k: v for name, value in fields.items() for k, v in _image(renamed.get(name, name), value, layout)}
-            )
-        except DataError as error:
-            raise DataError(error.reason, **raw.where(row), sample=ordinal) from error
-    return made
-
-
-def _file_name(name: str, field: Any) -> str:
-    """The field's name, with the extension that says what its bytes are."""
-    encoding = (field.metadata or {}).get(ENCODING, b"").decode()
-    ends = encoding in (*IMAGES, "json", "txt") and not name.lower().endswith(f".{encoding}") and name != encoding
-    return f"{name}.{encoding}" if ends else name
-
-
-def _image(name: str, value: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
-    """The field, made smaller or decoded where it is an image and that is asked for."""
-    stem, dot, extension = name.rpartition(".")
-    if not isinstance(value, bytes) or extension.lower() not in IMAGES or not (layout.resize or layout.decode):
-        yield name, value
-        return
-    large = layout.resize is not None and min(open_image(value).size) > layout.resize
-    if not (large or layout.decode):
-        yield name, value
-        return
-    pixels = Resize(layout.resize)(value) if large and layout.resize else Decode()(value)
-    if layout.decode:
-        yield stem or name, pixels
-        return
-    kind = extension.lower() if extension.lower() in _LOSSLESS else "jpg"
-    target = io.BytesIO()
-    Image.fromarray(pixels).save(target, "png" if kind in _LOSSLESS else "jpeg", quality=_QUALITY)
-    yield f"{stem}{dot}{kind}", target.getvalue()

@@ -1,7 +1,7 @@
 """Samples to files of shards: tar members by extension (https://github.com/webdataset/webdataset), or rows of Parquet.
 
-Owns what a field is called and made of in either, such that our readers give the same values back. Knows nothing of
-where samples come from, or of names of shards.
+Owns what a field is called and made of in either, such that our readers give the same values back, or an error that
+names the sample. Knows nothing of names of shards; `parquet_columns` says what type a column of Parquet has.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +17,58 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayingest.errors import ConfigError, DataError
+from rayingest.cli.parquet_columns import table_of
+from rayingest.cli.samples import Sample, SampleBlock
+from rayingest.errors import ConfigError
+from rayingest.formats.webdataset import field_of
 from rayingest.transforms.rows import KEY
-
-Sample = Mapping[str, Any]
 
 SUFFIXES = {"webdataset": ".tar", "parquet": ".parquet"}
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript")
 
 
-def write_tar(path: Path, blocks: Iterable[list[Sample]], ordinals: Iterable[np.ndarray]) -> None:
+def write_tar(path: Path, blocks: Iterable[SampleBlock]) -> None:
     """A member for each field that is not None. Samples keep their `__key__`, others are called by their ordinals.
 
     Bytes stay as they are, under the field's name; text becomes `.txt`, an integer `.cls`, an array `.npy`, anything
-    else `.json`, where the name does not end in such an extension already.
+    else `.json`, where the name does not end in such an extension already. DataError for a key that would be read as
+    another one, and for a sample of which nothing would be left.
     """
     last = ""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
-        for samples, numbers in zip(blocks, ordinals, strict=True):
-            for sample, ordinal in zip(samples, numbers.tolist(), strict=True):
-                key = str(sample.get(KEY, f"{ordinal:012d}"))
+        for block in blocks:
+            for place, (sample, ordinal) in enumerate(zip(block.samples, block.ordinals.tolist(), strict=True)):
+                key = f"{ordinal:012d}" if sample.get(KEY) is None else str(sample[KEY])
                 last = f"{key}-{ordinal}" if key == last else key  # neighbours of one key would be one sample
-                for name, data in _members(sample):
+                members = list(_members(sample))
+                if not members:
+                    raise block.error(
+                        place,
+                        "all fields are null, for which a tar holds nothing; leave such samples out by .where() or "
+                        ".filter(), or pack to Parquet",
+                    )
+                if field_of(f"{last}.txt") != (last, "txt"):
+                    raise block.error(
+                        place,
+                        f"key {key!r} would be another in tars, where the first dot of the base name ends the key and "
+                        "something must be before it; change such keys by .map(), or rename the field "
+                        f"{KEY} by .select(): samples are then called by their numbers",
+                    )
+                for name, data in members:
                     info = tarfile.TarInfo(f"{last}.{name}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
 
 
-def write_parquet(path: Path, blocks: Iterable[list[Sample]], schema: pa.Schema) -> None:
-    """A row group for each block. DataError for a value that does not fit `schema`, that of all shards."""
-    with pq.ParquetWriter(path, schema) as writer:
-        for samples in blocks:
-            arrays = [_column(field.name, samples, field.type) for field in schema]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def schema_of(samples: list[Sample]) -> pa.Schema:
-    """The columns that the samples of a first block suggest, for all that follow."""
-    names = dict.fromkeys(name for sample in samples for name in sample)
-    return pa.schema([pa.field(name, _column(name, samples).type) for name in names])
+def write_parquet(path: Path, blocks: Iterable[SampleBlock], schema: pa.Schema) -> None:
+    """A row group for each block. DataError for a value or field that does not fit `schema`, that of all shards."""
+    try:
+        with pq.ParquetWriter(path, schema) as writer:
+            for block in blocks:
+                writer.write_table(table_of(block, schema))
+    except pa.ArrowNotImplementedError as error:
+        raise ConfigError(f"Parquet has no place for these columns, change them by .map(): {error}") from error
 
 
 def _members(sample: Sample) -> Iterator[tuple[str, bytes]]:
@@ -98,17 +110,3 @@ def _member(name: str, value: Any) -> tuple[str, bytes]:
 
 def _ending(name: str, extensions: tuple[str, ...]) -> str:
     return name if name.rsplit(".", 1)[-1].lower() in extensions else f"{name}.{extensions[0]}"
-
-
-def _column(name: str, samples: list[Sample], kind: pa.DataType | None = None) -> pa.Array:
-    values: list[Any] = [sample.get(name) for sample in samples]
-    try:
-        if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in values):
-            column = pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack(values))
-        else:
-            column = pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as error:
-        raise DataError(f"field {name!r} fits no one column of Parquet: {error}") from error
-    if kind is not None and column.type != kind:
-        raise DataError(f"field {name!r} is {column.type} here and {kind} in the first block")
-    return column
