@@ -18,6 +18,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found, within_url
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
 
@@ -71,7 +72,8 @@ def list_indexed(
 def entry_of(shard: Shard, parse: Parse) -> Entry | None:
     """What the index in the shard's folder says of it; None where there is none, or it does not name the shard."""
     folder, _, name = within_url(shard.url).rpartition("/")
-    return _by_name(shard.storage, folder + "/", parse).get(name) if folder and "::" not in shard.url else None
+    is_chain = "::" in shard.url and local_path(shard.url) is None
+    return _by_name(shard.storage, folder + "/", parse).get(name) if folder and not is_chain else None
 
 
 @lru_cache(maxsize=64)
