@@ -161,6 +161,18 @@ def test_a_function_divides_by_itself() -> None:
     assert {*workers} == {None}
 
 
+def test_lengths_that_promise_too_much_are_named() -> None:
+    """Nothing has changed, and nothing was counted."""
+    data = ri.from_torch_iterable(lambda shard: range(7), shards=2, lengths=[7, 9])
+    with (
+        data.batch(4).loader(workers=0, epochs=1) as loader,
+        pytest.raises(
+            ri.DataError, match=r"lengths promised 9 samples, and the iterable ends before sample 7.*/1, off"
+        ),
+    ):
+        list(loader)
+
+
 def test_lengths_that_are_given_are_not_counted() -> None:
     """And cut what does not end."""
     data = ri.from_torch_iterable(lambda shard: itertools.count(1000 * shard), shards=2, lengths=[5, 3])
