@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,14 +59,27 @@ def list_indexed(
     folder_of = {url: folder for folder, named in by_folder.items() for url in named}
     left = {url for url in shards if url not in folder_of and any(folder in tops for folder in _folders(url))}
     if left:
-        shown = ", ".join(map(redact, sorted(left)[:_SHOWN])) + (", ..." if len(left) > _SHOWN else "")
-        _log.warning("not read, since no %s names them: %s", index_name, shown)
+        # As where a writer has kept what it compressed.
+        twins = {
+            folder + name
+            for folder in tops
+            for entry in parse(folder_index(storage, folder, index_name))
+            for name in entry.sizes
+        }
+        _log_if_any(logging.INFO, "not read, since another file of the same shard is", left & twins)
+        _log_if_any(logging.WARNING, f"not read, since no {index_name} names them", left - twins)
     in_turn = {folder: iter(named) for folder, named in by_folder.items()}
     read = (url for url in shards if url not in left)
     chosen = [shards[next(in_turn[folder_of[url]]) if url in folder_of else url] for url in read]
     if not chosen:
         raise ConfigError(f"no shard in {redact(str(urls))}: its {index_name} names none")
     return Listing.of(chosen)
+
+
+def _log_if_any(level: int, what: str, urls: Collection[str]) -> None:
+    if urls:
+        shown = ", ".join(map(redact, sorted(urls)[:_SHOWN])) + (", ..." if len(urls) > _SHOWN else "")
+        _log.log(level, "%s: %s", what, shown)
 
 
 def entry_of(shard: Shard, parse: Parse) -> Entry | None:
