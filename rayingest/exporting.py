@@ -6,7 +6,7 @@ Owns what such a task is given. The samples are those that a loader would give; 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,9 @@ def make_ray_dataset(dataset: Description, /, *, epoch: Count = 0) -> ray.data.D
     """The samples as a Ray Dataset, decoded and mapped by its tasks: a row each, with `__index__`, its ordinal.
 
     Each sample of the data (after `take`, `where` and the like) is there once; `.shuffle` and `.batch` are the business
-    of loaders. Fields have the types that they have in batches, and random numbers are those of pass `epoch` through
-    the data, so the rows are the same in every run; their order is Ray Data's. A bad sample is an error.
+    of loaders. Fields have the types that they have in batches, or are null where that is what there is. Random numbers
+    are those of pass `epoch` through the data, so the rows are the same in every run; their order is Ray Data's. A bad
+    sample is an error.
     """
     if dataset.sampling is not None:
         raise ConfigError("to_ray: which samples there are is the sampler's business; leave it out of from_torch")
@@ -55,7 +56,9 @@ def make_ray_dataset(dataset: Description, /, *, epoch: Count = 0) -> ray.data.D
     connect(60.0)
     known = survey(dataset, dataset.index_cache(), 0, on_ray=True)
     manifest, view = known.manifest, known.view
-    work = unlearnt.learnt(heads_of(view))
+    learnt = unlearnt.learnt(heads_of(view)).pipeline
+    schema = {name: replace(field, nullable=True) for name, field in (learnt.schema or {}).items()}
+    work = replace(unlearnt, pipeline=replace(learnt, schema=schema))
     parts = []
     for block in np.flatnonzero(view.samples):
         rows, spans = view.row(np.asarray(block), np.arange(view.samples[block])), spans_of(manifest, [int(block)])

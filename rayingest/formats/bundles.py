@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from rayingest.errors import ConfigError
 from rayingest.plan.manifest import MAX_BLOCK_SAMPLES
 from rayingest.storage.listing import Found, within_url
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 
@@ -46,7 +47,7 @@ def bundle(found: Sequence[Found], block_bytes: int) -> Listing:
         entries = []
         for place in range(first, last):
             url, path = found[place].url, files.paths[place]
-            if within_url(url) != url.partition("::")[0]:
+            if local_path(url) is None and within_url(url) != url.partition("::")[0]:
                 raise ConfigError(f"{redact(url)}: files with a query in their URL cannot be read as a folder's")
             entries.append(f"{quote(path)}:{files.sizes[place]}:{labels[folders[place]]}")
         mark = hashlib.blake2b("\0".join(files.marks[first:last]).encode(), digest_size=16).hexdigest()

@@ -1,17 +1,18 @@
 """CSV (RFC 4180): one sample a line, fields by the names in the first line of each shard.
 
-Owns where lines begin and end: a line end between double quotes is part of a field, a blank line is no sample. Values
-are text, unless a type is given for their column; pyarrow reads them. A quote in a field that does not begin with one
-is text. Blocks of plain files are byte ranges between lines; a compressed file is one block. Nothing in a plain file
-tells how many lines there should be.
+Owns where lines begin and end: a line end between double quotes is part of a field, a line with nothing in it is no
+sample; a space is a value. Values are text, unless a type is given for their column; pyarrow reads them. A quote in a
+field that does not begin with one is text. Blocks of plain files are byte ranges between lines; a compressed file is
+one block. Nothing in a plain file tells how many lines there should be.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -33,6 +34,8 @@ TYPES, NAMES, DELIMITER = "types", "names", "delimiter"
 
 _CHUNK = 4 << 20
 _PLAIN = (".csv", ".tsv")
+_BLANK = b"\r\n"
+_LONE_RETURN = re.compile(rb"\r[^\n]")
 _CHANGED = "the shard changed since it was indexed"
 
 
@@ -49,6 +52,8 @@ class Csv(Format):
         for begins, ends in _lines(shard, _chunks(shard)):
             builder.extend(begins, ends, ends - begins)
             rows, nbytes = rows + len(begins), nbytes + int((ends - begins).sum())
+        if not rows and NAMES not in shard.options:
+            _refuse_lone_returns(shard)
         return single_block(shard.size, rows, nbytes) if compression_of(shard.url) else builder.finish()
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
@@ -77,7 +82,7 @@ class Csv(Format):
 FORMAT = Csv()
 
 
-def _chunks(shard: Shard) -> Iterator[bytes]:
+def _chunks(shard: Shard) -> Generator[bytes, None, None]:
     if compression_of(shard.url):
         yield from decompressed(shard)
         return
@@ -89,7 +94,7 @@ def _chunks(shard: Shard) -> Iterator[bytes]:
 def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Where lines that are samples begin and end: int64 arrays, for each chunk."""
     quotes = Quotes(_delimiter(shard))
-    finder = LineFinder(quotes)
+    finder = LineFinder(quotes, _BLANK)
     skip = 0 if NAMES in shard.options else 1
     for chunk in chunks:
         begins, ends = finder.feed(chunk)
@@ -105,9 +110,18 @@ def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, 
     yield begins[skip:], ends[skip:]
 
 
+def _refuse_lone_returns(shard: Shard) -> None:
+    """Of a file with one line at most: all of it would be taken for the names of columns."""
+    with closing(_chunks(shard)) as chunks:
+        head = next(chunks, b"")
+    inside = Quotes(_delimiter(shard)).inside(head)
+    if any(not inside[found.start()] for found in _LONE_RETURN.finditer(head)):
+        raise shard.error("its lines end in carriage returns alone; end them in line feeds, with or without one", 0)
+
+
 def _first_line(data: bytes, delimiter: str) -> tuple[bytes, int]:
     """The first line that is not blank, and where it ends; of what is there if there is no end."""
-    finder = LineFinder(Quotes(delimiter))
+    finder = LineFinder(Quotes(delimiter), _BLANK)
     begins, ends = (np.concatenate(both) for both in zip(finder.feed(data), finder.finish(), strict=True))
     return (data[begins[0] : ends[0]], int(ends[0])) if len(begins) else (b"", len(data))
 
@@ -152,7 +166,7 @@ def _delimiter(shard: Shard) -> str:
 
 def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns) -> pa.Table:
     """The lines of `data`, which stands at `base` in the shard."""
-    finder = LineFinder(Quotes(_delimiter(shard)))
+    finder = LineFinder(Quotes(_delimiter(shard)), _BLANK)
     begins = np.concatenate([finder.feed(data)[0], finder.finish()[0]])
     check_samples(shard, block, len(begins))
     wanted = check_columns(shard, names, columns)
@@ -165,10 +179,8 @@ def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[s
             ConvertOptions(column_types=types, include_columns=wanted, null_values=[""], strings_can_be_null=False),
         ).select(list(wanted))
     if wanted and table.num_rows != len(begins):
-        raise shard.error(
-            f"damaged CSV: {len(begins)} lines by their line feeds, {table.num_rows} by carriage returns alone too",
-            block[0],
-        )
+        ends = "where carriage returns alone end lines too" if _LONE_RETURN.search(data) else "as pyarrow reads them"
+        raise shard.error(f"damaged CSV: {len(begins)} lines by their line feeds, {table.num_rows} {ends}", block[0])
     table = table.append_column(OFFSET, pa.array(base + begins)) if wanted else pa.table({OFFSET: base + begins})
     return table.replace_schema_metadata({b"shard": shard.shown.encode()})
 

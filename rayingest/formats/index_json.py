@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +18,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found, within_url
+from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
 
@@ -58,8 +59,15 @@ def list_indexed(
     folder_of = {url: folder for folder, named in by_folder.items() for url in named}
     left = {url for url in shards if url not in folder_of and any(folder in tops for folder in _folders(url))}
     if left:
-        shown = ", ".join(map(redact, sorted(left)[:_SHOWN])) + (", ..." if len(left) > _SHOWN else "")
-        _log.warning("not read, since no %s names them: %s", index_name, shown)
+        # As where a writer has kept what it compressed.
+        twins = {
+            folder + name
+            for folder in tops
+            for entry in parse(folder_index(storage, folder, index_name))
+            for name in entry.sizes
+        }
+        _log_if_any(logging.INFO, "not read, since another file of the same shard is", left & twins)
+        _log_if_any(logging.WARNING, f"not read, since no {index_name} names them", left - twins)
     in_turn = {folder: iter(named) for folder, named in by_folder.items()}
     read = (url for url in shards if url not in left)
     chosen = [shards[next(in_turn[folder_of[url]]) if url in folder_of else url] for url in read]
@@ -68,10 +76,17 @@ def list_indexed(
     return Listing.of(chosen)
 
 
+def _log_if_any(level: int, what: str, urls: Collection[str]) -> None:
+    if urls:
+        shown = ", ".join(map(redact, sorted(urls)[:_SHOWN])) + (", ..." if len(urls) > _SHOWN else "")
+        _log.log(level, "%s: %s", what, shown)
+
+
 def entry_of(shard: Shard, parse: Parse) -> Entry | None:
     """What the index in the shard's folder says of it; None where there is none, or it does not name the shard."""
     folder, _, name = within_url(shard.url).rpartition("/")
-    return _by_name(shard.storage, folder + "/", parse).get(name) if folder and "::" not in shard.url else None
+    is_chain = "::" in shard.url and local_path(shard.url) is None
+    return _by_name(shard.storage, folder + "/", parse).get(name) if folder and not is_chain else None
 
 
 @lru_cache(maxsize=64)

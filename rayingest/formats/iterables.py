@@ -72,6 +72,10 @@ class _Iterables(Format):
             try:
                 check_samples(shard, (begin, end, samples), len(taken))
             except DataError as error:
+                if LENGTHS in shard.options:
+                    ends = begin + len(taken)
+                    reason = f"lengths promised {shard.size} samples, and the iterable ends before sample {ends}"
+                    raise shard.error(f"{reason}: give as many as there are, or no lengths", ends) from None
                 raise error.saying(f"{error.reason}; with another version= it is counted again") from None
             offsets = pa.array(np.arange(begin, begin + samples))
             tables.append(raw_table(shard, {SAMPLE: bytes_column(taken), OFFSET: offsets}))

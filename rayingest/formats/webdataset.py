@@ -15,6 +15,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_samples, raw_table
 from rayingest.formats.tar import Member, check_end, next_member
-from rayingest.formats.tar_index import indexed_samples
+from rayingest.formats.tar_index import indexed_samples, suspecting_index
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column, text_column
@@ -63,14 +64,15 @@ class WebDataset(Format):
                 length = source.drain()
             return single_block(length if is_pipe(shard.url) else shard.size, len(sizes), sum(sizes))
         builder = BlockBuilder(block_bytes)
-        known = indexed_samples(shard)
         at = 0
-        if known is not None:
-            builder.extend(*known)
-            at = int(known.ends[-1])
         with shard.open() as file:
+            tar = FileSource(file, shard.size, shard.shown)
+            known = indexed_samples(shard, lambda begin, end: _some_in(tar, begin, end, shard.strict))
+            if known is not None:
+                builder.extend(*known)
+                at = int(known.ends[-1])
             # The rest of the tar, and that it ends as it should.
-            for sample in _samples(FileSource(file, shard.size, shard.shown), at, None, shard.strict, ()):
+            for sample in _samples(tar, at, None, shard.strict, ()):
                 builder.add(sample.offset, sample.end, sum(sample.sizes.values()))
         return builder.finish()
 
@@ -92,7 +94,10 @@ class WebDataset(Format):
         for block, piece in zip(blocks, pieces, strict=True):
             source = BufferSource(piece, block[0], shard.shown)
             samples = _samples(source, block[0], block[1], shard.strict, wanted)
-            tables.append(_table(shard, samples, block, wanted))
+            try:
+                tables.append(_table(shard, samples, block, wanted))
+            except DataError as error:
+                raise suspecting_index(shard, error) from error.__cause__
         return tables
 
 
@@ -185,6 +190,11 @@ def _samples(source: _TarSource, begin: int, end: int | None, strict: bool, want
         check_end(source, at, strict)
     elif at != end:
         raise DataError("the shard changed since it was indexed: a zero block", shard=source.shard, offset=at)
+
+
+def _some_in(source: FileSource, begin: int, end: int, strict: bool) -> int:
+    """How many samples [begin, end) has, two of more; DataError where these are not places of headers."""
+    return len(list(islice(_samples(source, begin, end, strict, ()), 2)))
 
 
 def _add(sample: _Sample, extension: str, member: Member, shard: str) -> None:

@@ -10,6 +10,7 @@ from rayingest.dataset import Dataset
 from rayingest.errors import ConfigError
 from rayingest.kinds import Place, Urls
 from rayingest.storage.disk_cache import DiskCache
+from rayingest.storage.local_files import local_path
 
 BLOCK_BYTES = 2 << 20
 
@@ -45,6 +46,6 @@ def described(
 def here(url: str | os.PathLike[str]) -> str:
     """A relative path made absolute: whoever makes the loader may stand elsewhere, as workers of Ray Train do."""
     text = os.fspath(url)
-    if "://" in text or "::" in text or not text.strip() or text.startswith("pipe:"):
+    if "://" in text or not text.strip() or local_path(text) is None:
         return text
     return os.path.join(os.getcwd(), os.path.expanduser(text))  # noqa: PTH109, PTH111

@@ -27,6 +27,7 @@ _SUFFIX, _ASIDE = ".range", ".writing"
 _LIMIT = "limit"
 
 _log = logging.getLogger("rayingest")
+_warned: set[str] = set()  # folders of which this process has said that they cannot be written to
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class DiskCache:
         return None
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep this, if it has room; what was used longest ago goes. Failures of the disk are warned of."""
+        """Keep this, if it has room; what was used longest ago goes. Failures of the disk are warned of,
+        once in a process.
+        """
         size = _CHECKSUM_BYTES + len(data)
         path = self._path(name)
         aside = path.with_suffix(_ASIDE)
@@ -82,7 +85,9 @@ class DiskCache:
                 finally:
                     aside.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("the cache %s keeps no more for now: %s", self.folder, error)
+            level = logging.DEBUG if self.folder in _warned else logging.WARNING
+            _warned.add(self.folder)
+            _log.log(level, "the cache %s keeps no more for now: %s", self.folder, error)
 
     def prepare(self) -> None:
         """Make the folder. ConfigError where others use it with another limit."""

@@ -34,12 +34,13 @@ class FirstTimes:
 
 def local_path(url: str) -> str | None:
     """The absolute path of a local file's URL or path, None for a URL of anything else."""
-    if "::" in url or url.startswith(PIPE):
-        return None
     scheme, separator, rest = url.partition("://")
-    if not separator:
-        return os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111 (text in, text out)
-    return os.path.abspath(rest) if scheme in {"file", "local"} else None  # noqa: PTH100
+    if url.startswith(PIPE) or (separator and scheme not in {"file", "local"}):
+        return None
+    path = os.path.abspath(rest if separator else os.path.expanduser(url))  # noqa: PTH100, PTH111 (text in, text out)
+    # Before "::" of a chain stands a URL or a bare protocol, which has no slash; a file that is there is no chain.
+    may_be_chain = "::" in url and (separator or "/" not in url.partition("::")[0])
+    return None if may_be_chain and not os.path.exists(path) else path  # noqa: PTH110
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> tuple[os.stat_result, list[bytes]]:

@@ -35,7 +35,7 @@ class FieldType:
 
     `padded`: the first axes are of any length, and padded as `pad` says; others are stacked. `shape`: that of every
     sample's array, or of its axes that are not padded; None where there are none, or the first samples do not share one
-    (then a batch of different shapes is an error).
+    (then a batch of different shapes is an error). `nullable`: None is left as it is, which no column can hold.
     """
 
     dtype: np.dtype[Any] | None = None
@@ -43,6 +43,7 @@ class FieldType:
     padded: bool = False
     shape: tuple[int, ...] | None = None
     pad: Pad = PLAIN
+    nullable: bool = False
 
     def __str__(self) -> str:
         if self.dtype is None:
@@ -129,9 +130,9 @@ def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     if sample.keys() != schema.keys():
         raise DataError(_different_fields(sample, schema))
     return {
-        name: field.pad.fit(name, _take(name, sample[name], field))
-        if field.padded
-        else _take(name, sample[name], field)
+        name: field.pad.fit(name, taken)
+        if (taken := _take(name, sample[name], field)) is not None and field.padded
+        else taken
         for name, field in schema.items()
     }
 
@@ -229,6 +230,8 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
             taken = _exactly(array, field.dtype)
             if taken is not None:
                 return taken
+    if value is None and field.nullable:
+        return None
     raise DataError(
         f"field {name!r} is {_described(name, value)} here, and {field} in the first samples of the data: make it one "
         "of them with .map, or pass .batch(collate=...)"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 import rayingest as ri
 from tests.streams import images, run
@@ -92,6 +94,16 @@ def test_samples_are_those_of_a_loader(shards: str) -> None:
     made = {one["__index__"]: one["noise"] for one in data.to_ray(epoch=2).take_all()}
     assert made.keys() == seen.keys() == {*range(40)}
     assert all(np.array_equal(made[i], seen[i].numpy()) for i in made)
+
+
+def test_nulls_stay_nulls(tmp_path: Path) -> None:
+    """No batch is put together, which could not hold them."""
+    values = {"n": [1, None, 3], "x": [None, 0.5, 1.5], "list": [[1, 2], None, []], "text": [None, "b", None]}
+    pq.write_table(pa.table(values), tmp_path / "s.parquet")
+    rows = sorted(ri.read_parquet(tmp_path).to_ray().take_all(), key=lambda one: one["__index__"])
+    assert [[None if one[name] is None else np.asarray(one[name]).tolist() for one in rows] for name in values] == [
+        *values.values()
+    ]
 
 
 def test_items_are_made_in_pieces() -> None:

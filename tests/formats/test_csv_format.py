@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,37 @@ def test_lines_are_samples_wherever_their_ends_stand(
         path.write_bytes((text + ending).encode())
         assert rows(ri.read_csv(path, block_bytes=1)) == expected
         assert rows(ri.read_csv(path).select(b="b")) == [(b,) for _, b in expected]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 4 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("delimiter", "lines", "expected"),
+    [
+        ("\t", ["a\tb", "1\t2", "\t", "", "3\t4"], [("1", "2"), ("", ""), ("3", "4")]),
+        (" ", ["a b", "1 2", " ", "", "3 4"], [("1", "2"), ("", ""), ("3", "4")]),
+        (",", ["a", "1", " ", "", "\t", "2"], [("1",), (" ",), ("\t",), ("2",)]),
+    ],
+)
+def test_a_line_of_white_space_is_a_sample(
+    path: Path, chunk: int, end: str, delimiter: str, lines: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of empty values, or of one that is a space; only a line with nothing in it is none."""
+    monkeypatch.setattr(csv, "_CHUNK", chunk)
+    path.write_bytes(end.join([*lines, ""]).encode())
+    assert rows(ri.read_csv(path, delimiter=delimiter, block_bytes=1)) == expected
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_carriage_returns_alone_end_no_lines(tmp_path: Path, zipped: bool) -> None:
+    """All lines would be the first, and no error tell why there is no sample."""
+    path = tmp_path / ("s.csv.gz" if zipped else "s.csv")
+    path.write_bytes(gzip.compress(b"a,b\r1,2\r") if zipped else b"a,b\r1,2\r")
+    with pytest.raises(ri.DataError, match="carriage returns alone"):
+        rows(ri.read_csv(path))
+    path.write_bytes(gzip.compress(b'"a\rb",c\r\n') if zipped else b'"a\rb",c\r\n')
+    with pytest.raises(ri.ConfigError, match="no sample"):
+        rows(ri.read_csv(path))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4 << 20])

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import rayingest as ri
+from rayingest.formats import get_format
+from rayingest.storage.files import Storage
 from tests.data.make_mds import NUMBERS, encodings, pixels
 from tests.formats.cases import DATA
 
@@ -72,6 +74,18 @@ def test_decoders_are_given_values_or_the_contents_of_files() -> None:
         "str": "str",
         "png": "bytes",
     }
+
+
+def test_a_shard_that_is_there_plain_and_compressed_is_read_once(plain: Path, caplog: Any) -> None:
+    """As a writer leaves it that keeps both: nothing is amiss."""
+    index = json.loads((plain / "index.json").read_text())
+    name = index["shards"][0]["raw_data"]["basename"]
+    index["shards"][0]["zip_data"] = {"basename": f"{name}.gz", "bytes": 4, "hashes": {}}
+    before = len(get_format("mds").shards(str(plain), Storage(), 1, {}))
+    (plain / "index.json").write_text(json.dumps(index))
+    (plain / f"{name}.gz").write_bytes(b"four")
+    assert len(get_format("mds").shards(str(plain), Storage(), 1, {})) == before
+    assert not caplog.records
 
 
 def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(plain: Path, caplog: Any) -> None:

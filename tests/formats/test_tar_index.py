@@ -57,14 +57,14 @@ def index(path: Path) -> Any:
 def test_an_index_gives_the_blocks_without_a_look_through(
     path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the end of the tar is looked at."""
+    """Only the last sample and the end of the tar are looked at."""
     scanned = index(path)
     make(path)
     looks = []
     next_member = webdataset.next_member
     monkeypatch.setattr(webdataset, "next_member", lambda *args: looks.append(args) or next_member(*args))
     found = index(path)
-    assert len(looks) == 1
+    assert len(looks) == 3
     names = ("begin", "end", "samples") if make is energon else ("begin", "end", "samples", "nbytes")
     assert [getattr(found, name).tolist() for name in names] == [getattr(scanned, name).tolist() for name in names]
 
@@ -81,6 +81,44 @@ def test_an_old_index_is_completed_or_not_used(path: Path, make: Callable[[Path]
     assert "is not used" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda places: places[5:],
+        lambda places: [place + 512 for place in places[:-1]] + places[-1:],
+        lambda places: [place + 1024 for place in places[:-1]] + places[-1:],
+        lambda places: [*places[:-2:2], places[-1]],
+    ],
+    ids=["lacks the first", "shifted", "shifted by a member", "every second"],
+)
+def test_an_index_of_which_the_ends_are_wrong_is_not_used(path: Path, change: Any, caplog: Any) -> None:
+    """The warning names it; what is indexed is what is there, so what is kept is right."""
+    scanned = index(path)
+    energon(path)
+    index_path = path.with_name("s.tar.idx")
+    data = index_path.read_bytes()
+    places = change(list(struct.unpack(f"{len(data) // 8}Q", data)))
+    index_path.write_bytes(struct.pack(f"{len(places)}Q", *places))
+    assert [column.tolist() for column in vars(index(path)).values()] == [
+        column.tolist() for column in vars(scanned).values()
+    ]
+    assert "s.tar.idx is not used" in caplog.text
+
+
+def test_what_is_no_sample_may_be_before_the_first(path: Path, caplog: Any) -> None:
+    """A folder, say."""
+    with tarfile.open(path, "w") as archive:
+        folder = tarfile.TarInfo("d")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for name in ("d/a.txt", "d/a.cls", "d/b.txt", "d/b.cls"):
+            archive.addfile(tarfile.TarInfo(name))
+    begin = [member.offset for sample in members(path) for member in sample if member.isfile()]
+    path.with_name("s.tar.idx").write_bytes(struct.pack("3Q", begin[0], begin[2], begin[3] + 512))
+    assert (index(path).begin.tolist(), index(path).samples.tolist()) == ([512], [2])
+    assert not caplog.records
+
+
 def test_an_index_of_other_samples_is_seen_when_they_are_read(path: Path) -> None:
     """Never other data, or less of it, in silence."""
     energon(path)
@@ -89,7 +127,7 @@ def test_an_index_of_other_samples_is_seen_when_they_are_read(path: Path) -> Non
     index_path.write_bytes(struct.pack("17Q", *places[:4], *places[5:]))
     with (
         ri.read_webdataset(path).batch(1).loader(workers=0) as loader,
-        pytest.raises(ri.DataError, match="samples then"),
+        pytest.raises(ri.DataError, match=r"samples then.*or the index .*s\.tar\.idx"),
     ):
         list(loader)
 

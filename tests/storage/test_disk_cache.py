@@ -117,3 +117,12 @@ def test_a_second_run_fetches_nothing_and_a_change_is_noticed(web: WebServer, tm
     assert (figures["cache_hits"] > 0, figures["cache_misses"]) == (True, 0)
     put(shards[0].name, shards[1])
     assert len(run(data)[0]) == 6
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And not for every range; what is fetched is given all the same."""
+    (tmp_path / "file").write_text("")
+    cache = DiskCache(str(tmp_path / "file"), 1000)
+    for key in ("a", "b"):
+        assert cache.through(key, [(0, 2), (2, 4)], lambda spans: [b"xy" for _ in spans]) == [b"xy", b"xy"]
+    assert caplog.text.count("keeps no more") == 1

@@ -10,8 +10,10 @@ from typing import Any
 import fsspec
 import pytest
 
+import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
+from rayingest.storage.local_files import local_path
 from rayingest.storage.urls import Listing, list_shards
 
 SUFFIXES = (".tar", ".tar.gz")
@@ -159,6 +161,24 @@ def test_existing_path_with_pattern_letters_is_itself(tmp_path: Path) -> None:
     """A name with braces or brackets that exists is taken at its word."""
     (tmp_path / "run{1,2}[x].tar").write_bytes(b"x")
     assert listed(tmp_path / "run{1,2}[x].tar").paths == ("run{1,2}[x].tar",)
+
+
+def test_two_colons_in_a_local_name_are_no_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file, by any of its names, of one in a folder, and of a folder; a bare protocol before them is one still."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d::1").mkdir()
+    for name in ("a::b.jsonl", "d::1/c::zip.jsonl"):
+        (tmp_path / name).write_text('{"n": 1}\n')
+    names = ["a::b.jsonl", "./a::b.jsonl", tmp_path / "a::b.jsonl", f"file://{tmp_path}/a::b.jsonl", "./a::?.jsonl"]
+    for url in [*names, "d::1", "./d::1/*.jsonl"]:
+        with ri.read_json(url).batch(1).loader(workers=0) as loader:
+            assert len(list(loader)) == 1
+    with ri.read_json(tmp_path).batch(2).loader(workers=0) as loader:
+        assert len(list(loader)) == 1
+    with ri.read_files("a::b.jsonl").batch(1).loader(workers=0) as loader:
+        assert next(iter(loader))["data"] == [b'{"n": 1}\n']
+    assert local_path("simplecache::a.jsonl") is None
+    assert local_path("zip://a.jsonl::b.zip") is None
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path, shards: Path) -> None:
