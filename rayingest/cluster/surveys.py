@@ -91,9 +91,9 @@ def survey_on_cluster(survey: Survey[T], rank: int, progress: Progress) -> T:
                 raise cause from None
             if not isinstance(cause, DEATHS):  # its owner, another rank, may have ended
                 raise
+            _bury(surveyor, survey)
             if attempt == _TRIES:
                 raise WorkerError(f"making the {survey.name} died {attempt} times; lastly: {cause}") from error
-            _bury(surveyor, survey)
     raise AssertionError("unreachable")
 
 

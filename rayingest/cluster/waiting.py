@@ -32,7 +32,7 @@ def waiting_for(lack: str, pool: Pool, stream: Stream, calls: Iterable[Call], le
 
     `learning`: a decoder learns the schema of the samples, before which there are no workers.
     """
-    if lack == "workers" and learning:
+    if learning:
         first = "the first samples, from which a decoder learns what fields there are"
     else:
         first = STALLS.get(lack, "what comes next")

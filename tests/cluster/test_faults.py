@@ -69,7 +69,7 @@ class Deadly:
     name, key, is_light = "index", "test-deadly", False
 
     def __init__(self, folder: Path, deaths: int) -> None:
-        self._folder, self._deaths, self.key = folder, deaths, f"test-{folder.name}"
+        self._folder, self._deaths, self.key = folder, deaths, f"index:test-{folder.name}"
 
     def load(self) -> None:
         """Nothing is kept."""
