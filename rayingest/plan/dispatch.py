@@ -222,7 +222,6 @@ class Dispatch(Eviction):
     def _order_read(self, worker: Worker, blocks: list[Block], charges: list[int]) -> None:
         task = self.workforce.begin(worker, tuple(charges), blocks=tuple(block.number for block in blocks))
         self.counts["reads"] += 1
-        self.counts["blocks_read"] += len(blocks)
         first = min(block.next_use for block in blocks)
         self._commands.append(ev.Read(task.number, worker.name, task.blocks, None if first == NEVER else first[0]))
 

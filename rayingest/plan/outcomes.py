@@ -177,10 +177,10 @@ class Outcomes:
         for number, charge, size in zip_longest(task.blocks, task.charges, nbytes):
             block = self.residency.end_read(number, charge)
             if size is None:
-                self.counts["blocks_read"] -= 1
                 if block is not None:
                     self.residency.put_off(block)
                 continue
+            self.counts["blocks_read"] += 1
             if block is None:
                 late.append(number)
                 self._give_up(size)
