@@ -79,13 +79,14 @@ class Backlog:
             alone = ((np.array([row]), work.block[[row]]) for row in work.deadly)
             pieces = [Piece(self.walked, *one, each, deaths=DEATHS_TO_BLAME - 1) for one in alone]
         if len(rows):
-            parts = np.array_split(rows, min(count, len(rows)))
+            parts = np.array_split(rows, min(count, len(rows))) if count > 1 else [rows]
             pieces = [*(Piece(self.walked, part, work.block[part], each) for part in parts), *pieces]
         cut = []
         for piece in pieces:
-            until = np.zeros(len(piece.blocks), np.int64)
-            np.maximum.at(until, np.searchsorted(piece.blocks, piece.row_blocks), work.until[piece.rows])
-            cut.append((piece, until.tolist()))
+            last = dict.fromkeys(piece.blocks, 0)
+            for number, until in zip(piece.row_blocks.tolist(), work.until[piece.rows].tolist(), strict=True):
+                last[number] = max(last[number], until)
+            cut.append((piece, list(last.values())))
         self._pieces.append([piece for piece, _ in cut])
         self.walked += 1
         return cut

@@ -70,14 +70,22 @@ class Dispatch(Eviction):
                 break
             for piece, until in backlog.walk():
                 self._wait(piece, until)
-        self._drop_useless(self.residency.expired(backlog.walked))
+        if expired := self.residency.expired(backlog.walked):
+            self._drop_useless(expired)
+
+    def _has_room(self) -> bool:
+        """Whether one more batch may lie ready for the consumer."""
+        if self.untaken < self.limits.room or not self.pace.measured:
+            return self.untaken < self.limits.room
+        ready_bytes = (self.untaken + 1) * self.pace.output_bytes(self.backlog.longest)
+        return self.untaken < self.limits.most_room and ready_bytes <= self.limits.room_bytes
 
     def _deliver(self) -> bool:
         """Hand over the step due, if it is done and there is room."""
-        pieces = self.backlog.deliver() if self.room else None
+        pieces = self.backlog.deliver() if self._has_room() else None
         if pieces is None:
             return False
-        self.room -= 1
+        self.untaken += 1
         outputs = tuple(ev.Output(piece.task, piece.index, piece.rows) for piece in pieces if piece.error is None)
         for piece in pieces:
             if piece.task >= 0:
@@ -108,8 +116,8 @@ class Dispatch(Eviction):
         """The ready pieces that make the worker's next task; a suspect waits for an idle worker, to be its only one."""
         pieces: list[Piece] = []
         rows = 0.0
-        while (piece := self.backlog.next_ready()) is not None and self._may_decode(piece):
-            if not pieces and piece.step > self._begin_by():
+        while (piece := self.backlog.next_ready()) is not None:
+            if not (pieces or piece.step <= self._begin_by()) or not self._may_decode(piece):
                 break
             if (pieces and rows + piece.size > self.pace.task_rows) or (piece.suspect and (pieces or worker.busy)):
                 break

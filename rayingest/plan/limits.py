@@ -11,8 +11,9 @@ class Limits:
 
     `max_bytes`: blocks and outputs together. `ahead`: steps from the one due on whose blocks may be fetched. `ready`:
     steps from the one due on that may be decoded (more where that is too few to keep the decoders busy). `room`:
-    batches that the consumer takes in advance. A decode should take `task_seconds`; `whole_steps` keeps steps in one
-    piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. A reader has
+    batches that lie ready for the consumer, up to `most_room` of them where they take no more than `room_bytes`
+    together: small ones are handed over many at a time. A decode should take `task_seconds`; `whole_steps` keeps steps
+    in one piece as far as `max_bytes` allows. A read takes up to `read_blocks` blocks or `read_bytes`. A reader has
     `few_reads` at a time, and more only while they are of less than `reading_bytes`, since it holds them beside the
     store. Nothing is tried more than `max_tries` times. Objects under `inline_bytes` do not lie in the store, and are
     gone as soon as given up. `in_order`: where a block begins is known when the one before it was read, so they are
@@ -23,6 +24,8 @@ class Limits:
     ahead: int = 16
     ready: int = 4
     room: int = 2
+    most_room: int = 32
+    room_bytes: int = 4 << 20
     task_seconds: float = 0.2
     first_task_rows: int = 16
     whole_steps: bool = False

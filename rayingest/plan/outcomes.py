@@ -28,7 +28,8 @@ _COUNTED = ("reads", "blocks_read", "decodes", "retries", "hedges", "blocks_lost
 class Outcomes:
     """One stream's state. `sizes`: expected bytes of every block; `row_bytes`: expected bytes of a decoded row.
 
-    `decode_bytes` is what decodes under way are charged with; `lingering` what was given up and is not free yet.
+    `decode_bytes` is what decodes under way are charged with; `lingering` what was given up and is not free yet;
+    `untaken` are the batches delivered that the consumer has not taken.
     """
 
     def __init__(self, sizes: Sizes, limits: Limits, row_bytes: float = 1.0) -> None:
@@ -40,7 +41,7 @@ class Outcomes:
         self.outputs = Outputs()
         self.decode_bytes = 0
         self.lingering = 0
-        self.room = limits.room
+        self.untaken = 0
         self.failed = False
         self._stand_in: ev.StandIn | None = None
         self.counts = dict.fromkeys(_COUNTED, 0)
@@ -62,7 +63,7 @@ class Outcomes:
             case ev.Start():
                 self._start(event)
             case ev.Taken():
-                self.room += 1
+                self.untaken -= 1
             case ev.WorkerJoined(name, role, slots):
                 self.workforce.join(name, role, slots)
             case ev.WorkerLost():
@@ -93,7 +94,7 @@ class Outcomes:
         for nbytes in self.outputs.clear():
             self._give_up(nbytes)
         self.backlog = Backlog(event.steps, self.pace, self.limits.whole_steps)
-        self.room = self.limits.room
+        self.untaken = 0
         self._stand_in = event.stand_in
 
     def _lose_worker(self, event: ev.WorkerLost) -> None:

@@ -57,7 +57,7 @@ class Piece:
 
     def __post_init__(self) -> None:
         self.key = self.step, int(self.rows[0])
-        self.blocks = tuple(np.unique(self.row_blocks).tolist())
+        self.blocks = tuple(sorted(set(self.row_blocks.tolist())))
 
     def __lt__(self, other: Piece) -> bool:
         return self.key < other.key

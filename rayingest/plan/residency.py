@@ -110,11 +110,12 @@ class Residency:
         error = next((block.error for block in blocks if block.error is not None), None)
         if error is not None:
             return error
+        key = piece.key
         piece.missing = 0
         for block in blocks:
-            block.uses[piece.key] = piece
-            heapq.heappush(block.keys, piece.key)
-            block.next_use = min(block.next_use, piece.key)
+            block.uses[key] = piece
+            heapq.heappush(block.keys, key)
+            block.next_use = block.keys[0]
             if block.state is not BlockState.RESIDENT:
                 piece.missing += 1
             if block.state is BlockState.ABSENT:
@@ -125,10 +126,11 @@ class Residency:
         """The piece no longer waits."""
         for number in piece.blocks:
             block = self.blocks[number]
-            del block.uses[piece.key]
-            while block.keys and block.keys[0] not in block.uses:
-                heapq.heappop(block.keys)
-            block.next_use = block.keys[0] if block.keys else NEVER
+            uses, keys = block.uses, block.keys
+            del uses[piece.key]
+            while keys and keys[0] not in uses:
+                heapq.heappop(keys)
+            block.next_use = keys[0] if keys else NEVER
 
     def pin(self, piece: Piece) -> None:
         """A decode of the piece begins, and holds its blocks."""

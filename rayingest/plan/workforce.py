@@ -40,12 +40,14 @@ class Workforce:
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[int, Task] = {}
+        self._slots: dict[str, int] = {}
         self._next = 0
         self._last_reader = ""
 
     def join(self, name: str, role: str, slots: int) -> None:
         """A worker comes."""
         self.workers[name] = Worker(name, role, slots)
+        self._count_slots()
 
     def lose(self, name: str) -> list[Task]:
         """A worker goes; returns the tasks it had, which are no longer under way."""
@@ -54,6 +56,7 @@ class Workforce:
         lost = [task for task in self.tasks.values() if task.worker.name == name]
         for task in lost:
             del self.tasks[task.number]
+        self._count_slots()
         return lost
 
     def free(self, role: str, other_than: Worker | None = None) -> Worker | None:
@@ -68,7 +71,12 @@ class Workforce:
 
     def slots(self, role: str) -> int:
         """Tasks that the workers of this role can have at a time."""
-        return sum(worker.slots for worker in self.workers.values() if worker.role == role)
+        return self._slots.get(role, 0)
+
+    def _count_slots(self) -> None:
+        self._slots.clear()
+        for worker in self.workers.values():
+            self._slots[worker.role] = self.slots(worker.role) + worker.slots
 
     def begin(
         self,

@@ -38,6 +38,8 @@ AfterCopy = Mapping[str, Callable[[torch.Tensor], Any]]
 """By field, what to do with its tensor once it is on the device, such as bytes to normalised floats."""
 
 _TENSOR_DTYPES = frozenset(np.dtype(code) for code in "?bhilqBHILQefdFD")
+_TORCH_CODES = frozenset("?bhilqBHILefdFD")
+"""Those that PyTorch takes as they are."""
 
 
 class Batches(Protocol):
@@ -217,6 +219,9 @@ def host_value(column: Column | torch.Tensor) -> Any:
     """
     if not isinstance(column, np.ndarray):
         return column
+    flags = column.flags
+    if column.dtype.char in _TORCH_CODES and column.dtype.isnative and flags.writeable and flags.c_contiguous:
+        return torch.from_numpy(column)
     native = column.dtype.newbyteorder("=")
     if native not in _TENSOR_DTYPES:
         return column

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -82,9 +81,7 @@ class SlotPool:
             surplus = self._out + len(self._free) - max(self._peaks) - _SPARE
             for unused in self._free[: max(surplus, 0)]:
                 self._drop(unused)
-        tenancy = _Tenancy(arena)
-        weakref.finalize(tenancy, self._returned.append, arena).atexit = False
-        return np.asarray(tenancy)
+        return np.asarray(_Tenancy(arena, self._returned))
 
     def _collect(self) -> None:
         while self._returned:
@@ -157,15 +154,19 @@ class _Tenancy:
     array, which is what this is: NumPy reads the memory's address from `__array_interface__` and keeps the object.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__")
+    __slots__ = ("__array_interface__", "_arena", "_returned")
 
-    def __init__(self, arena: _Arena) -> None:
+    def __init__(self, arena: _Arena, returned: deque[_Arena]) -> None:
+        self._arena, self._returned = arena, returned
         self.__array_interface__ = {
             "version": 3,
             "shape": (arena.nbytes,),
             "typestr": "|u1",
             "data": (arena.address, False),
         }
+
+    def __del__(self) -> None:
+        self._returned.append(self._arena)
 
 
 def _capacity(nbytes: int, pin: bool) -> int:

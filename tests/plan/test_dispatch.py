@@ -295,15 +295,17 @@ def test_room_for_all_that_a_step_lacks_is_made_at_once():
     assert len(drops) < len(steps)
 
 
-def test_a_consumer_that_takes_nothing_stops_everything_upstream():
-    """Backpressure: without takers the store stays within the steps ahead."""
+@pytest.mark.parametrize(("room_bytes", "ready"), [(0, 2), (5 * 6 * ROW_BYTES, 5), (1 << 30, 10)])
+def test_a_consumer_that_takes_nothing_stops_everything_upstream(room_bytes, ready):
+    """Backpressure: without takers the store stays within the steps ahead, and small batches within their room."""
     sizes, steps = plan(6, steps=40)
-    w = world(6, sizes, ROW_BYTES, ahead=4, ready=2, room=2)
+    assert {len(step) for step in steps} == {6}
+    w = world(6, sizes, ROW_BYTES, ahead=4, ready=2, room=2, most_room=10, room_bytes=room_bytes)
     w.start(iter(steps))
     while moves := [move for move in w.moves() if move[0] != "take"]:
         w.move(*moves[0])
-    assert len(w.delivered) == 2
-    assert w.dispatch.backlog.walked == 6
+    assert len(w.delivered) == ready
+    assert w.dispatch.backlog.walked == ready + 4
     assert not w.dispatch.workforce.tasks
 
 
