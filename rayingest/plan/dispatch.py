@@ -64,9 +64,10 @@ class Dispatch(Eviction):
     def _walk(self) -> None:
         """Take up the steps that blocks may be fetched for: not many at once, and none before it is of use."""
         backlog = self.backlog
-        most = backlog.walked + _WALK_AT_ONCE
-        while not backlog.ended and backlog.walked < min(most, backlog.due + self.limits.ahead):
-            if backlog.walked > backlog.due + self._decode_ahead() and self.residency.next_wanted() is not None:
+        most = min(backlog.walked + _WALK_AT_ONCE, backlog.due + self.limits.ahead)
+        needed = backlog.due + self._decode_ahead()
+        while not backlog.ended and backlog.walked < most:
+            if backlog.walked > needed and self.residency.next_wanted() is not None:
                 break
             for piece, until in backlog.walk():
                 self._wait(piece, until)
@@ -81,10 +82,13 @@ class Dispatch(Eviction):
         return self.untaken < self.limits.most_room and ready_bytes <= self.limits.room_bytes
 
     def _deliver(self) -> bool:
-        """Hand over the step due, if it is done and there is room."""
-        pieces = self.backlog.deliver() if self._has_room() else None
-        if pieces is None:
-            return False
+        """Hand over the steps due that are done, as far as there is room; returns whether there were any."""
+        due = self.backlog.due
+        while self._has_room() and (pieces := self.backlog.deliver()) is not None:
+            self._hand_over(pieces)
+        return self.backlog.due > due
+
+    def _hand_over(self, pieces: list[Piece]) -> None:
         self.untaken += 1
         outputs = tuple(ev.Output(piece.task, piece.index, piece.rows) for piece in pieces if piece.error is None)
         for piece in pieces:
@@ -95,7 +99,6 @@ class Dispatch(Eviction):
             self._commands.append(ev.Deliver(pieces[0].step, outputs))
         else:
             self._commands.append(ev.Deliver(pieces[0].step, outputs, broken.error, int(broken.rows[0])))
-        return True
 
     def _decode(self) -> None:
         """Have pieces decoded that lack nothing, the earliest first, as long as a decoder is free."""

@@ -27,7 +27,7 @@ class PieceState(enum.Enum):
     DONE = enum.auto()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Piece:
     """Rows of one step that are decoded together: their numbers in the rank's batch, and the block of each.
 
