@@ -286,6 +286,11 @@ class JoinedColumns:
     columns: Columns
     bounds: tuple[int, ...]
 
+    def first(self, count: int) -> JoinedColumns:
+        """The first so many parts alone."""
+        bounds = self.bounds[: count + 1]
+        return JoinedColumns({name: column[: bounds[-1]] for name, column in self.columns.items()}, bounds)
+
     def __iter__(self) -> Iterator[Columns]:
         """Each part's own, which share their memory."""
         for begin, end in itertools.pairwise(self.bounds):

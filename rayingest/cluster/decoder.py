@@ -5,7 +5,9 @@ Owns no policy; knows streams by key. A part that cannot be made is answered wit
 
 from __future__ import annotations
 
+import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,11 +86,12 @@ class Decoder:
         self._drop(key, serials)
 
     def decode(
-        self, key: str, parts: Parts, whole: tuple[bool, ...], note: BlockNote, *coming: pa.Table
+        self, key: str, parts: Parts, whole: tuple[bool, ...], room: int, note: BlockNote, *coming: pa.Table
     ) -> tuple[Decoded, Iterable[Any]]:
         """The parts, made from blocks that come along and blocks kept; nothing for a stream forgotten.
 
-        `whole`: which parts are all of their step, so that what needs it whole can be done already.
+        Those that would go beyond `room` bytes are left. `whole`: which parts are all of their step, so that what needs
+        it whole can be done already.
         """
         begun = time.perf_counter()
         if key not in self._work:  # nobody awaits the answer any more, and Ray would log an error
@@ -100,9 +103,11 @@ class Decoder:
         made: tuple[Sequence[PartDone], Iterable[Any]]
         joined = parts.columns(work, needed)
         if joined is not None:
-            made = [PartDone(_size(columns)) for columns in joined], joined
+            sizes = [_size(columns) for columns in joined]
+            fit = bisect_right([*itertools.accumulate(sizes)], room)
+            made = [PartDone(size, left=place >= fit) for place, size in enumerate(sizes)], joined.first(fit)
         else:
-            made = _each(work, parts, whole, needed)
+            made = _each(work, parts, whole, room, needed)
         return Decoded(tuple(made[0]), time.perf_counter() - begun), made[1]
 
     def _drop(self, key: str, serials: tuple[int, ...]) -> None:
@@ -112,13 +117,16 @@ class Decoder:
 
 
 def _each(
-    work: Work, parts: Parts, whole: tuple[bool, ...], blocks: list[OpenBlock]
+    work: Work, parts: Parts, whole: tuple[bool, ...], room: int, blocks: list[OpenBlock]
 ) -> tuple[list[PartDone], list[Any]]:
-    """The parts one by one."""
+    """The parts one by one, up to the first for which there is no room."""
     pipeline, tables = work.pipeline, [block.table for block in blocks]
     done: list[PartDone] = []
     results: list[Any] = []
     for rows, is_whole in zip(parts, whole, strict=True):
+        if done and done[-1].left:
+            done.append(PartDone(0, left=True))
+            continue
         result: Columns | list[dict[str, Any]] | None = None
         try:
             bad: dict[int, DataError] = {}
@@ -127,10 +135,12 @@ def _each(
                 samples, bad = rows.samples(work, tables)
                 wait = pipeline.needs_whole_steps and (bad or not is_whole)
                 result = list(samples) if wait else _sendable(pipeline.finish(samples, rows.layout))
-            done.append(PartDone(_size(result), bad=tuple(bad.items())))
+            room -= (size := _size(result))
+            done.append(PartDone(size, bad=tuple(bad.items()), left=room < 0))
         except IngestError as error:
             done.append(PartDone(0, error))
-        results.append(result)
+        if not done[-1].left:
+            results.append(result)
     return done, results
 
 

@@ -146,15 +146,21 @@ class Executor:
         if error is not None:
             return self._failed(task, call, error)
         self._end(task)
-        self._answers.outputs[task] = dict(enumerate(future.result()))
+        if outputs := dict(enumerate(future.result())):
+            self._answers.outputs[task] = outputs
         assert isinstance(call.command, ev.Decode)
-        samples = sum(len(part.rows) for part in call.command.parts)
+        made = zip(call.command.parts, call.meta.parts, strict=True)
+        samples = sum(len(part.rows) for part, done in made if not done.left)
         transfer = time.monotonic() - call.answered
         self._timings.see_decode(call.member.node, call.meta, samples, call.answered - call.begun, transfer)
         self._span("transfer", transfer, call.member.name, call.position)
-        copies = 1 if call.member.node == self._node else 2
+        copies = self._copies(call.member)
         parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
         return [ev.DecodeDone(task, parts, call.meta.seconds)]
+
+    def _copies(self, member: Member) -> int:
+        """Stores in which what it decodes comes to lie: its own node's, and this one's where that is another."""
+        return 1 if member.node == self._node else 2
 
     def freed(self) -> list[ev.Event]:
         """What was given up long enough ago for the store to have it back."""
@@ -233,7 +239,7 @@ class Executor:
         whole = tuple(len(rows) == len(picks.block) for picks, rows in chosen)
         parcel = self._holdings.pack(member.name, command.blocks)
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
-        given = (self._key, parts, whole, note, *parcel.refs)
+        given = (self._key, parts, whole, command.nbytes // self._copies(member), note, *parcel.refs)
         refs = self._connection.call(member.actor.decode, *given, num_returns=2)
         self._begin(command, member, refs, "decode", parcel)
         first, _ = chosen[0]

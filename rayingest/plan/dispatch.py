@@ -148,7 +148,9 @@ class Dispatch(Eviction):
         self.counts["decodes"] += 1
         blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
         parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
-        self._commands.append(ev.Decode(task.number, worker.name, parts, blocks, pieces[0].suspect))
+        # The first decodes are not held to what rows were taken to be: nothing else is begun meanwhile.
+        room = sum(charges) + (0 if self.pace.measured else max(0, self.limits.max_bytes - self.held))
+        self._commands.append(ev.Decode(task.number, worker.name, parts, blocks, room, pieces[0].suspect))
 
     def _hedge(self, number: int) -> None:
         """Have a late task done by another worker too, if that costs nothing else its room."""
@@ -193,6 +195,8 @@ class Dispatch(Eviction):
 
     def _read(self) -> None:
         """Have blocks read, those needed first first, giving up such as are needed later."""
+        if not self.pace.measured and self._decoding():
+            return  # whatever room there is may be needed for what is being made
         while (worker := self._reader()) is not None:
             blocks: list[Block] = []
             charges: list[int] = []

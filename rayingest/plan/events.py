@@ -107,12 +107,15 @@ class ReadFailed:
 class PartDone:
     """One part of a decode: bytes in the store, or the error that stands in its place.
 
-    Rows whose samples are `bad` are not in it: their places in the part, ascending, and what is wrong with each.
+    Rows whose samples are `bad` are not in it: their places in the part, ascending, and what is wrong with each. A part
+    that is `left` would go beyond the room that the decode was given, or comes after one that would: it is not there,
+    and `nbytes` is what it takes, 0 where that is not known.
     """
 
     nbytes: int
     error: BaseException | None = None
     bad: tuple[tuple[int, DataError], ...] = ()
+    left: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,14 +190,15 @@ class Read:
 
 @dataclass(frozen=True)
 class Decode:
-    """Have a decoder make these parts, which take samples from exactly these blocks. `suspect`: all of them have ended
-    decoders before.
+    """Have a decoder make these parts, which take samples from exactly these blocks, as far as they take no more than
+    `nbytes` together. `suspect`: all of them have ended decoders before.
     """
 
     task: int
     worker: str
     parts: tuple[Part, ...]
     blocks: tuple[int, ...]
+    nbytes: int
     suspect: bool = False
 
 

@@ -209,13 +209,19 @@ class Outcomes:
 
     def _end_decode(self, task: Task, parts: tuple[ev.PartDone, ...], seconds: float) -> None:
         useless = []
+        rows = 0.0
         for index, (piece, charge, part) in enumerate(zip(task.pieces, task.charges, parts, strict=True)):
-            good = piece.each * (len(piece.rows) - len(part.bad))
-            if good and part.error is None:
-                self.pace.see_output(good, part.nbytes)
             self._end_attempt(piece, charge)
+            good = piece.each * (len(piece.rows) - len(part.bad))
+            if part.nbytes or not part.left:
+                rows += piece.size
+                if good and part.error is None:
+                    self.pace.see_output(good, part.nbytes)
             made: Piece | None = None
-            if not piece.gone and piece.state is not PieceState.DONE:
+            if part.left:
+                if piece.abandoned:
+                    self._wait(piece)
+            elif not piece.gone and piece.state is not PieceState.DONE:
                 if piece.state is PieceState.WAITING:
                     self.residency.stop_waiting(piece)
                 made = self._fill(piece, dict(part.bad)) if part.bad else piece
@@ -225,17 +231,18 @@ class Outcomes:
                 useless.append(index)
             else:
                 made.task, made.index, made.nbytes = task.number, index, part.nbytes
-        self._give_up(self.outputs.add(task.number, [part.nbytes for part in parts], len(useless)))
-        self._discard(task, useless)
+        sizes = [0 if part.left else part.nbytes for part in parts]
+        self._give_up(self.outputs.add(task.number, sizes, len(useless)))
+        self._discard(task, [index for index in useless if not parts[index].left])
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
-        self.pace.see_task(sum(piece.size for piece in task.pieces), seconds)
+        self.pace.see_task(rows, seconds)
 
     def _fail_decode(self, task: Task, error: BaseException, deadly: bool = False, counts: bool = True) -> None:
         """Pieces that nobody else is making are made again; what may have ended its worker is narrowed down."""
         for piece, charge in zip(task.pieces, task.charges, strict=True):
             self._end_attempt(piece, charge)
             piece.deaths += deadly
-            if piece.state is PieceState.DECODING and not piece.attempts and not piece.gone:
+            if piece.abandoned:
                 self.counts["retries"] += 1
                 waits = self._wait(piece)
                 piece.tries += counts and not deadly

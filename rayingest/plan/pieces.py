@@ -71,6 +71,11 @@ class Piece:
         """Whether it may have ended a worker: then it is decoded alone, so that nothing else is blamed for it."""
         return self.deaths > 0
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody makes it any more, though it was begun and is needed."""
+        return self.state is PieceState.DECODING and not self.attempts and not self.gone
+
     def part(self, chosen: np.ndarray, deaths: int = 0) -> Piece:
         """A new piece of the chosen rows (bool, one a row)."""
         rows, blocks = self.rows[chosen], self.row_blocks[chosen]

@@ -63,6 +63,7 @@ class World:
     errors: dict[int, BaseException] = field(default_factory=dict)
     failed: ev.Fail | None = None
     peak: int = 0
+    most: int = 0  # bytes that were really in the store
     workers: int = 0
     losses: int = 0
     untaken: int = 0
@@ -167,13 +168,24 @@ class World:
         if fails or task in self.hung:
             self.tell(ev.DecodeFailed(task, OSError("failed")))
             return
-        parts, made = [], self.outputs.setdefault(task, {})
+        parts, made, room = [], self.outputs.setdefault(task, {}), command.nbytes
         for index, (part, bad) in enumerate(zip(command.parts, self.spoiled.pop(task), strict=True)):
             good = np.delete(part.rows, list(bad))
+            if room < 0:
+                parts.append(ev.PartDone(0, left=True))
+                continue
+            room -= len(good) * self.row_bytes(part.step)
+            if room < 0:
+                parts.append(ev.PartDone(len(good) * self.row_bytes(part.step), left=True))
+                continue
             made[index] = ev.Part(part.step, good)
             errors = tuple((place, DataError(f"bad sample at {part.step}, {part.rows[place]}")) for place in bad)
             parts.append(ev.PartDone(len(good) * self.row_bytes(part.step), bad=errors))
-        self.objects[task] = sum(part.nbytes for part in parts)
+        self.objects[task] = sum(part.nbytes for part in parts if not part.left)
+        there = sum(map(int, self.sizes[sorted(self.store)])) + sum(self.objects[other] for other in self.outputs)
+        self.most = max(self.most, there + sum(self.given_up))
+        if not made:
+            del self.outputs[task]
         self.tell(ev.DecodeDone(task, tuple(parts), seconds=1e-3 * sum(len(part.rows) for part in command.parts)))
 
     def take(self) -> None:

@@ -113,9 +113,28 @@ def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, rea
     w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
     w.start(iter(steps))
     w.run()
+    assert w.most <= w.dispatch.limits.max_bytes + 4 * CHUNK
     assert w.failed is None
     assert_all_delivered(w.delivered, len(steps))
     assert w.dispatch.held == 0
+
+
+@given(seed=st.integers(0, 10**6), spare=st.integers(0, 8 * CHUNK), ready=st.integers(0, 40))
+def test_rows_that_are_larger_than_expected_stay_within_the_budget(seed, spare, ready):
+    """A decode is given room, and leaves what would go beyond it: where a step and its blocks fit, all fits always."""
+    sizes, steps = plan(seed, steps=40)
+    limits = {
+        "ready": ready,
+        "first_task_rows": 100,
+        "ahead": 40,
+        "max_bytes": ROWS * int(sizes.max()) + 4 * CHUNK + spare,
+    }
+    w = world(seed, sizes, expected_row_bytes=1, **limits)
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 10 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert w.most <= limits["max_bytes"]
+    assert_all_delivered(w.delivered, len(steps))
 
 
 @settings(max_examples=60)
