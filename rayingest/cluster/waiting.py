@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from rayingest import silence
 from rayingest.cluster.cpus import cpus
 from rayingest.cluster.pool import Pool
 from rayingest.plan import events as ev
@@ -32,20 +33,26 @@ def waiting_for(lack: str, pool: Pool, stream: Stream, calls: Iterable[Call], le
 
     `learning`: a decoder learns the schema of the samples, before which there are no workers.
     """
+    tasks, now = list(calls), time.monotonic()
     if learning:
         first = "the first samples, from which a decoder learns what fields there are"
+    elif lack == "room" and any(_is_slow_read(task, now) for task in tasks):
+        first = f"{STALLS['read']}, which have room in the object store kept for them"
     else:
         first = STALLS.get(lack, "what comes next")
     running = sum(member.role == "decoder" for member in pool.members)
     parts = [first, f"{running} of {pool.workers} decoders run" + (f" ({cpus()})" if running < pool.workers else "")]
-    tasks = list(calls)
     for kind, name in ((ev.Read, "read"), (ev.Decode, "decode")):
         these = [task for task in tasks if isinstance(task.command, kind)]
         if these:
             oldest = min(these, key=lambda task: task.begun)
-            age, where = time.monotonic() - oldest.begun, _shards(oldest.command.blocks, stream)
+            age, where = now - oldest.begun, _shards(oldest.command.blocks, stream)
             parts.append(f"{len(these)} {name}(s) under way, the longest for {age:.0f} s, of {where}")
     return "; ".join(parts)
+
+
+def _is_slow_read(task: Call, now: float) -> bool:
+    return isinstance(task.command, ev.Read) and now - task.begun >= silence.FIRST_SECONDS
 
 
 def at_fault(command: ev.Fail, stream: Stream, picks_of: Callable[[int], Picks]) -> str:

@@ -131,7 +131,13 @@ def test_waiting_for_storage_is_told(
 
 
 @pytest.mark.parametrize(
-    ("lack", "words"), [("read", "blocks being read"), ("workers", "a worker to come"), ("", "what comes next")]
+    ("lack", "words"),
+    [
+        ("read", "blocks being read"),
+        ("room", "blocks being read, which have room in the object store kept for them"),
+        ("workers", "a worker to come"),
+        ("", "what comes next"),
+    ],
 )
 def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
     """With the oldest read, not the first."""
