@@ -72,6 +72,7 @@ def make_loader(
     uneven: Flag = False,
     after_copy: AfterCopy | None = None,
     start_timeout: Seconds = 60.0,
+    decode_timeout: Seconds = 600.0,
     on_error: Annotated[str, one_of("raise", "skip")] = "raise",
     max_errors: MaxErrors | None = None,
     quarantine: Folder | None = None,
@@ -92,6 +93,8 @@ def make_loader(
         uneven: let a world size that does not divide the batch give ranks that differ by a row.
         after_copy: by field, a function of the tensor, run on the device after the copy (`images.Normalize`).
         start_timeout: seconds to wait for a cluster and for the first decoder.
+        decode_timeout: seconds after which a decode is ended with its worker and tried elsewhere, in halves, until the
+            sample at fault is known; tasks are sized to take 0.2. Not with `workers=0`.
         on_error: "raise" what is wrong with a sample in its step's place, or "skip": another sample of its window
             stands in for it, with `__valid__` False. Time-outs and mistakes in the description are never skipped.
         max_errors: with "skip", how many samples may be bad (a whole number), or which part of this rank's rows may be
@@ -133,7 +136,7 @@ def make_loader(
             pool = Pool(workers if isinstance(workers, int) else workers[0], start_timeout=start_timeout)
         rescale = None if isinstance(workers, int) else Rescale(pool, *workers)
         watch = LoaderWatch(RayMetrics(ranks.rank), rescale=rescale)
-        source = _cluster_source(stream, ranks, pool, own, slots, limits, epochs, kept, watch)
+        source = _cluster_source(stream, ranks, pool, own, slots, limits, epochs, decode_timeout, kept, watch)
     else:
         watch = LoaderWatch()
         source = _local_source(stream, max_bytes, kept, watch)
@@ -191,6 +194,7 @@ def _cluster_source(
     slots: SlotPool,
     limits: Limits,
     epochs: int | None,
+    decode_timeout: float,
     quarantine: Quarantine | None,
     watch: Watch,
 ) -> BatchSource:
@@ -204,6 +208,7 @@ def _cluster_source(
         slots,
         limits,
         epochs=epochs,
+        decode_timeout=decode_timeout,
         owns_pool=own,
         quarantine=quarantine,
         tick=watch.tick,

@@ -6,6 +6,8 @@ feeder's. Knows no tasks.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +59,7 @@ class Briefing:
         self._heads: list[Head] = []
         self._waiting: list[Member] = []  # decoders, until the first of them has learnt the schema
         self._learner: Member | None = None
+        self._begun = 0.0
         self._deaths = 0
 
     @property
@@ -87,11 +90,20 @@ class Briefing:
             if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
                 del self._heads[0]
             if not self._heads:
-                raise WorkerError(f"{self._deaths} decoders died of the first samples of the data, lastly: {error}")
+                raise WorkerError(
+                    f"{self._deaths} decoders died of the first samples of the data, or took longer for them than "
+                    f"decode_timeout, lastly: {error}"
+                )
             self._pool.report_dead(member, error)
         else:
             raise refusal(error)
         self.go_on()
+
+    def end_learner(self, begun_before: float) -> None:
+        """End the decoder that learns, and has since before then: what it is at may never end."""
+        if self._learner is not None and self._begun < begun_before:
+            self._begun = math.inf
+            self._pool.connection.kill(self._learner.actor)
 
     def lost(self, member: Member, with_node: bool) -> None:
         """A member is gone, perhaps with its node."""
@@ -114,7 +126,7 @@ class Briefing:
                 self._register(member, self._learnt)
             self._waiting.clear()
         elif self._learner is None and self._waiting and self._stream.can_learn:
-            self._learner = self._waiting[0]
+            self._learner, self._begun = self._waiting[0], time.monotonic()
             self._heads = self._heads or self._stream.heads()
             learnt = self._pool.connection.call(self._learner.actor.learn, self._work.ref, self._heads)
             self._call(learnt, "learnt", self._learner)

@@ -7,6 +7,7 @@ calls on a thread of its own. Decides nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
 from collections import deque
@@ -63,8 +64,12 @@ class _Call:
 class Executor:
     """The calls, blocks and outputs of one stream."""
 
-    def __init__(self, stream: Stream, pool: Pool, tell: Tell, span: Span = no_span) -> None:
+    def __init__(
+        self, stream: Stream, pool: Pool, tell: Tell, decode_timeout: float = math.inf, span: Span = no_span
+    ) -> None:
         self._stream, self._pool, self._tell, self._span = stream, pool, tell, span
+        self._decode_timeout = decode_timeout
+        self._too_late: set[Member] = set()  # ended because of what they were at
         self._connection, self._key = pool.connection, uuid.uuid4().hex
         self.briefing = Briefing(stream, pool, self._key, self._when_done)
         self._node = ray.get_runtime_context().get_node_id()
@@ -105,7 +110,9 @@ class Executor:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)
             self._holdings.lose(member.name)
-            events.append(ev.WorkerLost(member.name, loss is Loss.BY_ITSELF, loss.value, loss.counts))
+            by_itself, too_late = loss is Loss.BY_ITSELF, member in self._too_late
+            events.append(ev.WorkerLost(member.name, by_itself, loss.value, loss.counts, too_late))
+            self._too_late.discard(member)
         if loss is Loss.WITH_NODE and member.node != self._node:
             late = self._answers.read_on(member.node)
             events += self._lose_blocks((*self._holdings.read_on(member.node), *copied, *late))
@@ -184,8 +191,12 @@ class Executor:
         return []
 
     def overdue(self) -> list[ev.Event]:
-        """Tasks that take much longer than their like."""
+        """Tasks that take much longer than their like; decoders that are at one for too long are ended."""
         now = time.monotonic()
+        for task in self._late[ev.Decode].begun_before(now - self._decode_timeout):
+            self._too_late.add(self._calls[task].member)
+            self._connection.kill(self._calls[task].member.actor)
+        self.briefing.end_learner(now - self._decode_timeout)
         return [ev.Overdue(task) for late in self._late.values() for task in late.overdue(now)]
 
     def _failed(self, task: int, call: _Call, error: BaseException) -> list[ev.Event]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -68,6 +69,7 @@ class Feeder:
         limits: Limits,
         *,
         epochs: int | None = None,
+        decode_timeout: float = math.inf,
         owns_pool: bool = False,
         quarantine: Quarantine | None = None,
         tick: Callable[[], None] = lambda: None,
@@ -79,7 +81,7 @@ class Feeder:
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         # The start it belongs to, the batch or what stands in its place, what is wrong with samples left out of it.
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = queue.SimpleQueue()
-        self._executor = Executor(stream, pool, lambda *arrival: self._inbox.put(_Arrival(*arrival)), span)
+        self._executor = Executor(stream, pool, self._tell, decode_timeout, span)
         self._span = span
         row_bytes = stream.work.spec_bytes or stream.row_bytes
         self._dispatch = Dispatch(stream.sizes(_ROW_OVERHEAD, BLOCK_OVERHEAD), limits, row_bytes)
@@ -101,7 +103,7 @@ class Feeder:
     def start(self, epoch: int, step: int) -> None:
         self._pool.connection.check_process()
         self._generation += 1
-        self._inbox.put(_Arrival("start", (self._generation, epoch, step)))
+        self._tell("start", (self._generation, epoch, step))
 
     def get(self) -> Batch:
         self._pool.connection.check_process()
@@ -132,7 +134,7 @@ class Feeder:
                 continue
             if generation != self._generation:
                 continue
-            self._inbox.put(_Arrival("taken", generation))
+            self._tell("taken", generation)
             if isinstance(item, BaseException):
                 raise item
             if self._quarantine is not None:
@@ -170,7 +172,7 @@ class Feeder:
         if not self._pool.connection.here:
             return
         self._pool.unsubscribe(self)
-        self._inbox.put(_Arrival("close", None))
+        self._tell("close", None)
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
         if self._owns_pool:
@@ -179,13 +181,16 @@ class Feeder:
     # The pool's side
 
     def joined(self, member: Member) -> None:
-        self._inbox.put(_Arrival("joined", member))
+        self._tell("joined", member)
 
     def lost(self, member: Member, loss: Loss) -> None:
-        self._inbox.put(_Arrival("lost", member, loss))
+        self._tell("lost", member, loss)
 
     def failed(self, error: IngestError) -> None:
         self._fail(error)
+
+    def _tell(self, kind: str, subject: Any, extra: Any = None) -> None:
+        self._inbox.put(_Arrival(kind, subject, extra))
 
     # The thread
 

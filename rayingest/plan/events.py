@@ -74,13 +74,15 @@ class WorkerJoined:
 class WorkerLost:
     """A worker is gone, with all its tasks. `by_itself`: nothing else is known to have ended it, so a task may have.
     `how` says in words what is known. `counts`: whether what it was at has been tried, so that it is not done for ever;
-    not where the worker went for reasons that have nothing to do with it.
+    not where the worker went for reasons that have nothing to do with it. `late`: it was ended because of a decode that
+    took too long.
     """
 
     worker: str
     by_itself: bool = False
     how: str = "it is gone"
     counts: bool = True
+    late: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
 import numpy as np
@@ -38,9 +39,8 @@ class Lateness:
 
     def overdue(self, now: float) -> list[int]:
         """Tasks under way for longer than the limit, the oldest first."""
-        late = []
-        for task, begun in self._begun.items():  # in the order in which they began
-            if now - begun <= self._limit:
-                break
-            late.append(task)
-        return late
+        return self.begun_before(now - self._limit)
+
+    def begun_before(self, then: float) -> list[int]:
+        """Tasks that are under way since before then, the oldest first: they began in this order."""
+        return [task for task, _ in itertools.takewhile(lambda item: item[1] < then, self._begun.items())]

@@ -101,7 +101,7 @@ class Outcomes:
         error = ConnectionError(f"worker {event.worker}: {event.how}")
         for task in self.workforce.lose(event.worker):
             if task.pieces:
-                self._fail_decode(task, error, deadly=event.by_itself, counts=event.counts)
+                self._fail_decode(task, error, deadly=event.by_itself, counts=event.counts, late=event.late)
             else:
                 self._fail_read(task, error, final=False, counts=event.counts)
 
@@ -237,11 +237,13 @@ class Outcomes:
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
         self.pace.see_task(rows, seconds)
 
-    def _fail_decode(self, task: Task, error: BaseException, deadly: bool = False, counts: bool = True) -> None:
+    def _fail_decode(
+        self, task: Task, error: BaseException, deadly: bool = False, counts: bool = True, late: bool = False
+    ) -> None:
         """Pieces that nobody else is making are made again; what may have ended its worker is narrowed down."""
         for piece, charge in zip(task.pieces, task.charges, strict=True):
             self._end_attempt(piece, charge)
-            piece.deaths += deadly
+            piece.deaths, piece.late = piece.deaths + deadly, piece.late or late
             if piece.abandoned:
                 self.counts["retries"] += 1
                 waits = self._wait(piece)
@@ -263,9 +265,10 @@ class Outcomes:
         if len(piece.rows) > 1 and piece.deaths >= DEATHS_TO_PART:
             first = np.arange(len(piece.rows)) < len(piece.rows) // 2
             self._part(piece, [piece.part(half, deaths=piece.deaths - 1) for half in (first, ~first)])
-        elif piece.deaths >= DEATHS_TO_BLAME:
+        elif piece.deaths >= (DEATHS_TO_PART if piece.late else DEATHS_TO_BLAME):
             self.residency.stop_waiting(piece)
-            error = DeadlySampleError(f"decoding this sample ended its worker, {piece.deaths} times")
+            what = "took longer than decode_timeout" if piece.late else "ended its worker"
+            error = DeadlySampleError(f"decoding this sample {what}, {piece.deaths} times", transient=piece.late)
             if self._replaceable(error):
                 self._fill(piece, {0: error})
             else:

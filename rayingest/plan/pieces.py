@@ -16,7 +16,9 @@ Key = tuple[int, int]
 NEVER: Key = (1 << 62, 0)
 DEATHS_TO_PART = 2
 DEATHS_TO_BLAME = 4
-"""Workers that end while they have a piece until it is tried in halves, and until a single row is to blame."""
+"""Workers that end while they have a piece until it is tried in halves, and until a single row is to blame. No accident
+makes a decode late, and waiting for it takes long: there `DEATHS_TO_PART` do for blame.
+"""
 
 
 class PieceState(enum.Enum):
@@ -33,8 +35,9 @@ class Piece:
 
     `missing` counts those of its blocks that are not in the store while it is waiting. `attempts` are the tasks under
     way that make it, and `charged` what their outputs are charged with; the first answer wins. `nbytes` is its output
-    when done. `gone`: no step needs it any more. `deaths`: workers that ended while they had it. Pieces compare by
-    their place in the order. What it costs goes by its `size`: so much for `each` row.
+    when done. `gone`: no step needs it any more. `deaths`: workers that ended while they had it; `late`: one of them
+    was ended because it took too long. Pieces compare by their place in the order. What it costs goes by its `size`: so
+    much for `each` row.
     """
 
     step: int
@@ -48,6 +51,7 @@ class Piece:
     nbytes: int = 0
     tries: int = 0
     deaths: int = 0
+    late: bool = False
     gone: bool = False
     task: int = -1
     index: int = -1
@@ -79,4 +83,4 @@ class Piece:
     def part(self, chosen: np.ndarray, deaths: int = 0) -> Piece:
         """A new piece of the chosen rows (bool, one a row)."""
         rows, blocks = self.rows[chosen], self.row_blocks[chosen]
-        return Piece(self.step, rows, blocks, self.each, tries=self.tries, deaths=deaths)
+        return Piece(self.step, rows, blocks, self.each, tries=self.tries, deaths=deaths, late=self.late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,25 @@ def test_a_sample_that_ends_its_worker_is_skipped(spoiled: str, tmp_path: Path, 
     assert "ended its worker" in line["error"]
     assert line["error"].endswith("the offset is that of its block")
     assert line["shard"].endswith("s-0004.tar")
+
+
+def hang(sample: dict[str, Any]) -> dict[str, Any]:
+    """A transform that never ends, for one sample."""
+    while sample["json"]["i"] == 21:
+        time.sleep(60)
+    return {"i": sample["json"]["i"]}
+
+
+def test_a_sample_that_takes_too_long_is_named_and_not_skipped(tmp_path: Path, pool_of_3: ri.Pool) -> None:
+    """Its workers are ended; who hangs is found by halves, and what was due before comes."""
+    pattern = write_shards(tmp_path, [20, 20])
+    with description(pattern, 4, fn=augment).loader(workers=0, epochs=1) as loader:
+        due = next(step for step, batch in enumerate(loader) if 21 in batch["__index__"])
+    with description(pattern, 4, fn=hang).loader(pool=pool_of_3, epochs=1, decode_timeout=1.0, **SKIP) as loader:
+        with pytest.raises(ri.DataError, match="took longer than decode_timeout") as caught:
+            list(loader)
+        assert loader.step == due
+    assert caught.value.sample == 21
 
 
 def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, place: dict[str, Any]) -> None:
