@@ -10,6 +10,7 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
+from rayingest.transforms.functions import failure
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
 from tests.transforms.cases import block, jpeg, run, shard
 
@@ -75,6 +76,21 @@ def test_data_errors_of_the_users_own_are_kept():
         run([Map(refuse)], shard())
     assert (caught.value.sample, caught.value.key) == (100, "mine")
     assert caught.value.reason.endswith("refuse: too dark")
+
+
+@pytest.mark.parametrize("kind", [ValueError, DataError])
+def test_what_an_exception_says_is_shortened(kind):
+    """It goes into logs and files; once, however often it is told on."""
+
+    def refuse(sample):
+        raise kind("cannot parse " + "0a" * 2_500_000)
+
+    for stage in (Map(refuse), MapBatches(refuse), Decode({"cls": refuse})):
+        with pytest.raises(DataError, match="cannot parse 0a0a") as caught:
+            run([stage], shard())
+        assert len(str(caught.value)) < 2500
+        assert "... (4,998,013 characters more)" in str(caught.value)
+        assert str(failure("told on", caught.value, None)).count("characters more") == 1
 
 
 def test_a_transform_that_exits_is_at_fault():
