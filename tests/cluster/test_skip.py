@@ -259,6 +259,42 @@ def test_data_without_a_good_sample_is_an_error(shards: str, place: dict[str, An
         list(loader)
 
 
+def late(sample: dict[str, Any]) -> dict[str, Any]:
+    """The first half is bad."""
+    if sample["json"]["i"] < 125:
+        raise ValueError("too early")
+    return {"i": sample["json"]["i"]}
+
+
+def test_fields_are_learnt_from_further_on_where_the_first_samples_are_bad(
+    spoiled: str, place: dict[str, Any], tmp_path: Path
+) -> None:
+    """The first shard may be damaged from begin to end. Only where bad samples are skipped."""
+    data = ri.read_webdataset(spoiled, block_bytes=16384).select(json="json").map(late).shuffle(seed=1).batch(25)
+    with data.loader(epochs=1, **place, **SKIP, quarantine=tmp_path) as loader:
+        taken = np.concatenate([batch["i"] for batch in loader])
+    assert len(taken) == 250
+    assert set(taken.tolist()) >= set(range(160, 250))
+    assert taken.min() >= 125
+    with data.loader(epochs=1, **place) as loader, pytest.raises(ri.DataError, match="map late: ValueError") as error:
+        list(loader)
+    assert "samples" not in error.value.reason
+
+
+def test_where_nothing_can_be_learnt_it_is_said(shards: str, place: dict[str, Any]) -> None:
+    """What the first sample's error is has the place, as ever; that others are bad too is told."""
+    data = ri.read_webdataset(shards).select(json="json").map(never).batch(12)
+    words = r"none of the \d+ samples of \d+ blocks that were looked at first is good, .*wrong with the first: .*never"
+    with data.loader(epochs=1, **place, **SKIP) as loader, pytest.raises(ri.DataError, match=words) as error:
+        list(loader)
+    assert error.value.sample == 0
+
+
+def never(sample: dict[str, Any]) -> dict[str, Any]:
+    """No sample is good."""
+    raise ValueError("never")
+
+
 def test_bad_options_are_refused(data: Dataset, tmp_path: Path) -> None:
     """Each in one line that names the value and what would work."""
     (tmp_path / "file").touch()
