@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,6 +142,14 @@ def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError
         **where,
         transient=isinstance(error, MemoryError) or _may_pass(error),
     )
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether this may be the user's Ctrl-C, and no error of the function that it came up in.
+
+    Python raises that in the main thread alone, where Ray has no method of an actor's run.
+    """
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def _message(error: BaseException) -> str:

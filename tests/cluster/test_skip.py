@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -183,6 +184,28 @@ def test_a_sample_that_ends_its_worker_is_skipped(spoiled: str, tmp_path: Path, 
     assert "ended its worker" in line["error"]
     assert line["error"].endswith("the offset is that of its block")
     assert line["shard"].endswith("s-0004.tar")
+
+
+def break_off(sample: dict[str, Any]) -> dict[str, Any]:
+    """Raises what Ray takes for the end of a task, or does not expect."""
+    kinds = {1: KeyboardInterrupt, 60: asyncio.CancelledError, 99: GeneratorExit}
+    if sample["json"]["i"] in kinds:
+        raise kinds[sample["json"]["i"]]("broken off")
+    return {"i": sample["json"]["i"]}
+
+
+def test_what_is_no_exception_is_the_samples_on_workers_too(shards: str, tmp_path: Path, pool_of_3: ri.Pool) -> None:
+    """An interrupt among them: none of the user's reaches a worker."""
+    data = ri.read_webdataset(shards).select(json="json").map(break_off).batch(50)
+    with data.loader(pool=pool_of_3, epochs=1, quarantine=tmp_path, **SKIP) as loader:
+        list(loader)
+        assert loader.stats()["workers_lost"] == 0
+    found = {line["sample"]: line["error"] for line in quarantined(tmp_path)}
+    assert set(found) == {1, 60, 99}
+    assert "map break_off: KeyboardInterrupt: broken off (in " in found[1]
+    with data.loader(pool=pool_of_3, epochs=1) as loader, pytest.raises(ri.DataError, match="KeyboardInterrupt") as e:
+        list(loader)
+    assert e.value.sample == 1
 
 
 def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, place: dict[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,27 +95,40 @@ def test_what_an_exception_says_is_shortened(kind):
         assert str(failure("told on", caught.value, None)).count("characters more") == 1
 
 
-def test_a_transform_that_exits_is_at_fault():
-    """As with any exception; a worker would end otherwise."""
+class Odd(BaseException):
+    """Not even an Exception."""
 
-    def leave(sample):
-        raise SystemExit(4)
 
-    for stage in (Map(leave), MapBatches(leave), Decode({"cls": leave})):
-        with pytest.raises(DataError, match="SystemExit: 4"):
+def stages_that(leave):
+    """Where a function of the user's may raise."""
+    return [Map(leave), MapBatches(leave), Decode({"cls": leave})]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, asyncio.CancelledError, Odd])
+def test_whatever_a_function_raises_is_the_samples(kind):
+    """As with any exception; a worker would end otherwise, or its task."""
+
+    def leave(values):
+        raise kind("no")
+
+    for stage in stages_that(leave):
+        with pytest.raises(DataError, match=f"{kind.__name__}: no"):
             run([stage], shard())
+    with pytest.raises(DataError, match=f"collate .*leave: {kind.__name__}: no"):
+        Pipeline((), 0, collate=leave).finish([{"a": 1}])
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt])
-def test_interrupts_pass(stop):
-    """They are the user's, and no error of data."""
+def test_interrupts_pass():
+    """They are the user's, and no error of data; where none can come up, as on a worker, a function has raised it."""
 
-    def interrupted(sample):
-        raise stop
+    def interrupted(values):
+        raise KeyboardInterrupt("no")
 
-    for stage in (Map(interrupted), MapBatches(interrupted), Decode({"cls": interrupted})):
-        with pytest.raises(stop):
+    for stage in stages_that(interrupted):
+        with pytest.raises(KeyboardInterrupt):
             run([stage], shard())
+        with ThreadPoolExecutor(1) as pool, pytest.raises(DataError, match="KeyboardInterrupt: no"):
+            pool.submit(run, [stage], shard()).result()
 
 
 @pytest.mark.parametrize("result", [None, 3, [1]])
