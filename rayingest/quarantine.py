@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,7 @@ class Quarantine:
 
     def _note(self, new: Sequence[DataError]) -> None:
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(self._line(error)) + "\n" for error in new)
+            _append(self.path, "".join(json.dumps(self._line(error)) + "\n" for error in new).encode())
         except OSError as error:
             raise ConfigError(
                 f"bad samples cannot be listed in {self.path}: {error.strerror or error}; mend that, or give another "
@@ -110,6 +110,22 @@ class Quarantine:
 
     def _shown(self, text: str) -> str:
         return redact_text(text, self._options)
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """All of these lines behind those that are whole, or none: a process may end, or a disk be full, amid one."""
+    with path.open("a+b", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+            end = path.read_bytes().rfind(b"\n") + 1
+            file.truncate(end)
+        try:
+            while lines:
+                lines = lines[file.write(lines) :]
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
 
 
 def _made(folder: str | os.PathLike[str] | None) -> Path:

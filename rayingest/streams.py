@@ -26,6 +26,7 @@ from rayingest.transforms.schema import RESERVED
 from rayingest.work import Head, Parts, Rows, Span, Spans, Work
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
+_SPREAD_BLOCKS, _SPREAD_SAMPLES = 8, 64
 _LEAST_KEPT_BYTES = 256 << 20
 _RUN_ROWS = 1 << 14
 """Steps are planned together up to so many rows."""
@@ -46,14 +47,24 @@ def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Span
     return spans
 
 
-def heads_of(view: View, source: int = 0) -> list[Head]:
-    """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same."""
-    heads = []
-    for block in np.flatnonzero(view.samples)[:_LEARN_BLOCKS]:
-        rows = view.row(block, np.arange(min(_LEARN_SAMPLES, view.samples[block])))
-        ordinals = view.manifest.first_ordinal[block] + rows
-        heads.append((spans_of(view.manifest, [int(block)], source), Rows(0, np.zeros_like(rows), rows, ordinals)))
-    return heads
+def heads_of(view: View, source: int = 0, spread: bool = False) -> list[Head]:
+    """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same.
+
+    The first few blocks; with `spread`, behind them, some from all over the rest: where bad samples are skipped, the
+    first shard may hold nothing else.
+    """
+    blocks = np.flatnonzero(view.samples)
+    first, rest = blocks[:_LEARN_BLOCKS], blocks[_LEARN_BLOCKS:]
+    count = min(_SPREAD_BLOCKS, len(rest)) if spread else 0
+    further = rest[[(2 * i + 1) * len(rest) // (2 * count) for i in range(count)]]
+    heads = [_head(view, block, source, _LEARN_SAMPLES) for block in first]
+    return heads + [_head(view, block, source, _SPREAD_SAMPLES) for block in further]
+
+
+def _head(view: View, block: np.ndarray, source: int, most: int) -> Head:
+    rows = view.row(block, np.arange(min(most, view.samples[block])))
+    ordinals = view.manifest.first_ordinal[block] + rows
+    return spans_of(view.manifest, [int(block)], source), Rows(0, np.zeros_like(rows), rows, ordinals)
 
 
 @dataclass(frozen=True)
@@ -240,7 +251,7 @@ class ManifestStream(Stream):
 
     def heads(self) -> list[Head]:
         """Of each source its first block, of each its second, and so on."""
-        each = [heads_of(view, source) for source, view in enumerate(self.planner.views)]
+        each = [heads_of(view, source, self.work.skip) for source, view in enumerate(self.planner.views)]
         return [head for heads in itertools.zip_longest(*each) for head in heads if head is not None]
 
     def place(self, block: int) -> tuple[str, int]:

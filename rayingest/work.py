@@ -87,7 +87,7 @@ class Work(Protocol):
     def learnt(self, heads: Sequence[Head]) -> Self:
         """The same work with the schema of its samples: those of the first head that has any good ones.
 
-        Raises ConfigError where the description does not fit the data, DataError where no head can be read or decoded.
+        Raises ConfigError where the description does not fit the data, DataError where no head has a good sample.
         """
 
     def open(self, table: pa.Table) -> OpenBlock:
@@ -168,7 +168,14 @@ class SourceWork:
                 if error.transient:
                     raise
                 first = first or self._explained(error, spans)
-        raise first or DataError("there are no samples")
+        if first is None:
+            raise DataError("there are no samples")
+        if self.skip:
+            looked = sum(len(rows.ordinals) for _, rows in heads)
+            found = f"none of the {looked} samples of {len(heads)} blocks that were looked at first is good"
+            why = "and which fields there are can only be learnt from one that is"
+            raise first.saying(f"{found}, {why}; what is wrong with the first: {first.reason}") from first
+        raise first
 
     def _explained(self, error: DataError, spans: Spans) -> DataError:
         """The error, and which of the raw fields to be read no sample of this block has: that may be all there is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,29 @@ def test_a_list_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> Non
 def test_the_default_is_in_the_users_cache_folder(cache_home: Path) -> None:
     """Beside the indexes."""
     assert Quarantine(None, "a", None, {}).path == cache_home / "rayingest" / "quarantine" / "a.jsonl"
+
+
+@pytest.mark.parametrize("left", [b"", b'{"shard": "s3:', b'{"sample": 3}\n', b'{"sample": 3}\n{"sha\xc3'])
+def test_a_line_that_was_not_finished_goes(tmp_path: Path, left: bytes) -> None:
+    """A process may end in the midst of writing one: what is listed next would not be readable."""
+    (tmp_path / "data-rank0.jsonl").write_bytes(left)
+    made(tmp_path).admit(8, bad(5))
+    assert [line["sample"] for line in lines(tmp_path)] == [3, 5][b"}" not in left :]
+
+
+def test_what_cannot_be_written_to_the_end_is_not_begun(tmp_path: Path) -> None:
+    """A disk that is full: none of a batch's samples are listed, all of them once there is room again."""
+    quarantine = made(tmp_path)
+    quarantine.admit(8, bad(1))
+    before = quarantine.path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(2.5 * len(before)), limits[1]))  # the second line of two is cut
+    try:
+        with pytest.raises(ConfigError, match="cannot be listed"):
+            quarantine.admit(8, bad(2, 3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert quarantine.path.read_bytes() == before
+    assert quarantine.counts == {"samples_bad": 1, "stand_ins": 1}
+    quarantine.admit(8, bad(2, 3))
+    assert [line["sample"] for line in lines(tmp_path)] == [1, 2, 3]

@@ -13,7 +13,9 @@ import pytest
 import rayingest as ri
 from rayingest.dataset import Dataset
 from rayingest.plan.planner import Planner
-from rayingest.streams import ManifestStream
+from rayingest.plan.view import View
+from rayingest.streams import ManifestStream, heads_of
+from tests.plan.cases import uniform
 from tests.streams import write_shards
 
 
@@ -65,6 +67,19 @@ def test_a_field_that_only_some_lack_is_not_said_to_be_nowhere(tmp_path: Path) -
     with pytest.raises(ri.DataError, match=r"KeyError: 'none'") as caught:
         first(data)
     assert "no sample around it" not in str(caught.value)
+
+
+def test_blocks_to_learn_from_are_the_first_and_some_of_all_over_the_rest() -> None:
+    """The first ones stay what they are, whatever is looked at if they are no good; fewer where there are fewer."""
+    for count in (1, 4, 5, 9, 12, 13, 1000):
+        view = View.whole(uniform(count, 100, 1))
+        ordinals = [rows.ordinals.tolist() for _, rows in heads_of(view, spread=True)]
+        assert ordinals[:4] == [rows.ordinals.tolist() for _, rows in heads_of(view)]
+        blocks = [each[0] // 100 for each in ordinals]
+        assert blocks[:4] == list(range(min(count, 4)))
+        assert blocks == sorted(set(blocks))
+        assert len(blocks) == min(count, 12)
+    assert blocks[4:] == [66, 190, 315, 439, 564, 688, 813, 937]
 
 
 def test_names_of_the_loaders_own_columns_are_refused(sources: dict[str, Dataset]) -> None:

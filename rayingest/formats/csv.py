@@ -3,7 +3,7 @@
 Owns where lines begin and end: a line end between double quotes is part of a field, a line with nothing in it is no
 sample; a space is a value. Values are text, unless a type is given for their column; pyarrow reads them. A quote in a
 field that does not begin with one is text. Blocks of plain files are byte ranges between lines; a compressed file is
-one block. Nothing in a plain file tells how many lines there should be.
+one block. Nothing in a plain file tells how many lines there should be; a zero byte is damage, as no text has any.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, 
     quotes = Quotes(_delimiter(shard))
     finder = LineFinder(quotes, _BLANK)
     skip = 0 if NAMES in shard.options else 1
+    at = 0
     for chunk in chunks:
+        _refuse_zeros(shard, chunk, at)
+        at += len(chunk)
         begins, ends = finder.feed(chunk)
         yield begins[skip:], ends[skip:]
         skip = max(0, skip - len(begins))
@@ -108,6 +111,14 @@ def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, 
         )
     begins, ends = finder.finish()
     yield begins[skip:], ends[skip:]
+
+
+def _refuse_zeros(shard: Shard, data: bytes, base: int) -> None:
+    """DataError where `data`, which stands at `base` in the shard, has any: line ends may have been there."""
+    if (at := data.find(0)) >= 0:
+        raise shard.error(
+            "damaged CSV: a zero byte, as files have after a power failure, or text of 16 bits", base + at
+        )
 
 
 def _refuse_lone_returns(shard: Shard) -> None:
@@ -147,6 +158,7 @@ def _names(shard: Shard, data: bytes) -> list[str]:
     if NAMES in shard.options:
         return list(shard.options[NAMES])
     line = _first_line(data, _delimiter(shard))[0]
+    _refuse_zeros(shard, line, 0)
     try:
         text = io.StringIO(line.decode("utf-8-sig"), newline="")
         names, *more = list(csv.reader(text, delimiter=_delimiter(shard), strict=True)) or [[]]
@@ -166,6 +178,7 @@ def _delimiter(shard: Shard) -> str:
 
 def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns) -> pa.Table:
     """The lines of `data`, which stands at `base` in the shard."""
+    _refuse_zeros(shard, data, base)
     finder = LineFinder(Quotes(_delimiter(shard)), _BLANK)
     begins = np.concatenate([finder.feed(data)[0], finder.finish()[0]])
     check_samples(shard, block, len(begins))

@@ -13,7 +13,10 @@ from typing import Any
 
 _CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*(?:://|::))")
 _URL = re.compile(r"^([A-Za-z][\w+.-]*)(://|(?<=..):/)(.*)$", re.DOTALL)  # one slash: a URL that was taken for a path
-_URL_IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]*")
+_URL_IN_TEXT = re.compile(
+    # Only from where a word begins, so that a long one is gone through once; a URL begins at the word's first letter.
+    r"(?<![\w+.-])((?:(?![A-Za-z])[\w+.-])*+)([A-Za-z][\w+.-]*+://[^\s'\"<>]*)"
+)
 _QUERY_VALUE = re.compile(r"([?&][^=&?]*=)[^&]*")
 _CONTAINER_BEFORE_AT = ("abfs", "abfss", "wasb", "wasbs")
 _OPEN_OPTION = re.compile(
@@ -22,6 +25,10 @@ _OPEN_OPTION = re.compile(
     re.IGNORECASE,
 )
 _SHORTEST_SECRET = 4
+_LONG, _CUT, _LONG_WORD = 3000, 2000, 1000
+"""Characters of a text from which on it is cut, to how many, and of a word that is then cut too. What was cut is not
+cut again, with a little more around it.
+"""
 _SEPARATORS = re.compile(r"[\s/?&=:@'\"|;<>()]+")
 _TAR = (".tar", ".tgz", ".tar.gz")
 
@@ -47,7 +54,22 @@ def redact_text(text: str, options: Mapping[str, Any] | None = None, url: str = 
     hidden = {part for part in _SEPARATORS.split(url) if len(part) >= _SHORTEST_SECRET and part not in shown}
     for secret in sorted(hidden.union(_secrets(options or {})), key=len, reverse=True):
         text = text.replace(secret, "***")
-    return _URL_IN_TEXT.sub(lambda found: redact(found.group()), text)
+    return _URL_IN_TEXT.sub(lambda found: found[1] + redact(found[2]), text)
+
+
+def shortened(text: str) -> str:
+    """The text, of a long one its first 2,000 characters and how many more there are.
+
+    Without the word that the cut is in, as `redact_text` would not know half a credential: unless that is too long for
+    one, and no URL.
+    """
+    if len(text) <= _LONG:
+        return text
+    shown = text[:_CUT]
+    last = (shown.split() or [""])[-1]
+    if len(last) < _LONG_WORD or "://" in last:
+        shown = shown.rstrip().removesuffix(last)
+    return f"{shown}... ({len(text) - len(shown):,} characters more)"
 
 
 def _redact_one(url: str) -> str:

@@ -16,7 +16,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.plan.keys import generator
 from rayingest.transforms.collate import Written
 from rayingest.transforms.decoders import Decoder, media_decoder
-from rayingest.transforms.functions import Function, failure
+from rayingest.transforms.functions import Function, failure, is_interrupt
 from rayingest.transforms.program import DecodeStep, FieldPlan, MapStep, Program, Step, gives_fixed, no_such_field
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import Schema, conform
@@ -242,9 +242,9 @@ class Execution:
         target = self._target(function)
         try:
             return target(value, *extra, **named)
-        except ConfigError:
-            raise
-        except (Exception, SystemExit, GeneratorExit) as error:  # the latter would end a worker
+        except BaseException as error:  # whatever it is: many a kind would end a worker
+            if isinstance(error, ConfigError) or is_interrupt(error):
+                raise
             raise failure(function.what, error, function.fn, **self._where(i)) from error
 
     def _map_batch(self, function: Function, samples: dict[int, Sample]) -> dict[int, Sample]:
@@ -270,9 +270,9 @@ class Execution:
         target = self._target(function)
         try:
             result = target(columns, *extra, **named)
-        except ConfigError:
-            raise
-        except (Exception, SystemExit, GeneratorExit) as error:
+        except BaseException as error:  # whatever it is: many a kind would end a worker
+            if isinstance(error, ConfigError) or is_interrupt(error):
+                raise
             raise failure(function.what, error, function.fn, **where) from error
         if not isinstance(result, dict):
             raise DataError(f"{function.what} returned {type(result).__name__}, not a dict of columns", **where)

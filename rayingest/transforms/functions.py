@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.storage.redact import shortened
 from rayingest.transforms.decoders import text
 from rayingest.transforms.images import Transform
 
@@ -125,12 +127,13 @@ def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError
     """The DataError for an exception in `fn`, to be raised `from` it; `where` are DataError's own named parts.
 
     A DataError of ours keeps its reason, and what it knows about the place. It is transient where memory was short, or
-    where time ran out or a connection broke, be that the reason for the exception or for what it was raised from.
+    where time ran out or a connection broke, be that the reason for the exception or for what it was raised from. What
+    the exception says is shortened.
     """
     if isinstance(error, DataError):
         known = {part: getattr(error, part) for part in ("shard", "offset", "sample", "key")}
         return DataError(
-            f"{what}: {error.reason}",
+            f"{what}: {shortened(error.reason)}",
             **{**where, **{part: value for part, value in known.items() if value is not None}},
             transient=error.transient or _may_pass(error),
         )
@@ -141,9 +144,17 @@ def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError
     )
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether this may be the user's Ctrl-C, and no error of the function that it came up in.
+
+    Python raises that in the main thread alone, where Ray has no method of an actor's run.
+    """
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
 def _message(error: BaseException) -> str:
     try:
-        return f": {error}"
+        return f": {shortened(str(error))}"
     except Exception:  # the user's own `__str__`, and no less the sample's fault
         return " (its message cannot be shown)"
 

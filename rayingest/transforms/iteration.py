@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayingest.errors import ConfigError
-from rayingest.transforms.functions import failure, name_of
+from rayingest.transforms.functions import failure, is_interrupt, name_of
 from rayingest.transforms.seeding import Seeded
 from rayingest.transforms.torch_items import fields
 
@@ -103,9 +103,9 @@ class Iteration:
         with self._random.stretch(), _as_worker(self._shard, self._made):
             try:
                 yield
-            except ConfigError:
-                raise
-            except (Exception, SystemExit, GeneratorExit) as error:  # the latter would end a worker
+            except BaseException as error:  # whatever it is: many a kind would end a worker
+                if isinstance(error, ConfigError) or is_interrupt(error):
+                    raise
                 where = {"shard": f"{self._what}/{self._shard.number}", "offset": self.at}
                 raise failure(f"iterating {self._what}", error, self._shard.factory, **where) from error
 

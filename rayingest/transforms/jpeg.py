@@ -2,20 +2,22 @@
 
 Owns which JPEGs are read this way and how little of them is decoded: no row below the view, and at half, a quarter or
 an eighth of the size where the view is reduced by twice that. Unscaled pixels are Pillow's, bit for bit, as both use
-one library; resized ones differ by rounding. Everything else is left to Pillow, in whose place this module raises no
-error: other formats, grey and CMYK, what is cut short, what libjpeg complains of.
+one library; resized ones differ by rounding. Refuses files of which libjpeg says that pixels are damaged, as Pillow
+would not tell. Everything else is left to Pillow, in whose place this module raises no error: other formats, grey and
+CMYK, what is cut short, what libjpeg complains of otherwise.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rayingest.errors import ConfigError
+from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.view import View
 
 LIBRARIES = {"simplejpeg": "simplejpeg", "cykooz_resizer": "cykooz-resizer"}
@@ -25,6 +27,11 @@ _SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", 0xDA
 _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ROWS_LEFT = "extraneous bytes before marker"
+_DAMAGE = re.compile(
+    "premature end of data segment|bad (Huffman|arithmetic) code|found marker .* instead of RST|"
+    f"{_ROWS_LEFT} 0xd[0-7]"  # a restart amid the pixels; before the end it is only something that follows them
+)
+"""What libjpeg warns of where pixels are lost, for which it puts others; it tells of the first that it meets."""
 _SCALES = (8, 4, 2)
 """By which libjpeg reduces at no cost; between powers of two its code is slower than that for the full size."""
 _SPARE = 2
@@ -43,7 +50,10 @@ class Jpeg:
     rows_at: int | None
 
     def read(self, view: View) -> np.ndarray | None:
-        """uint8[height, width, 3] of the view, maybe read-only or not contiguous; None where Pillow is to judge."""
+        """uint8[height, width, 3] of the view, maybe read-only or not contiguous; None where Pillow is to judge.
+
+        Raises DataError where what has to be decoded for it is damaged.
+        """
         left, top, right, bottom = view.box
         if left < 0 or top < 0 or right > self.width or bottom > self.height:
             return None
@@ -59,7 +69,7 @@ class Jpeg:
         return pixels[:, ::-1] if view.mirrored else pixels
 
     def _decode(self, rows: int, scale: int) -> np.ndarray | None:
-        """uint8[ceil(height / scale), ceil(width / scale), 3], or of at least the first `rows` rows; None: damaged."""
+        """uint8[ceil(height / scale), ceil(width / scale), 3], or of at least the first `rows` rows; None: odd."""
         data, cut = self.data, False
         if self.rows_at is None or rows == self.height:
             rows = self.height
@@ -71,8 +81,12 @@ class Jpeg:
         least = {"min_height": height, "min_width": width, "min_factor": scale}
         try:
             found = _libraries().simplejpeg.decode_jpeg(data, "RGB", buffer=pixels, **least)
-        except ValueError as error:  # once all rows are there, libjpeg looks for the end, and finds the rows cut off
-            return pixels if cut and _ROWS_LEFT in str(error) else None
+        except ValueError as error:
+            if cut and _ROWS_LEFT in str(error):
+                return pixels  # once all rows are there, libjpeg looks for the end, and finds the rows cut off
+            if _DAMAGE.search(str(error)):
+                raise DataError(f"damaged JPEG: {error}") from None
+            return None
         return pixels if found.shape == pixels.shape else None
 
 

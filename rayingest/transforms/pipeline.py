@@ -26,7 +26,7 @@ from rayingest.transforms.collate import collate
 from rayingest.transforms.columnar import OpenBlock, open_block, sample_views, whole_columns
 from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
-from rayingest.transforms.functions import Function, failure, name_of, user_line
+from rayingest.transforms.functions import Function, failure, is_interrupt, name_of, user_line
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
@@ -178,9 +178,9 @@ class Pipeline:
         what = f"collate {name_of(self.collate)}"
         try:
             result = self.collate(samples)
-        except ConfigError:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, ConfigError) or is_interrupt(error):
+                raise
             raise failure(what, error, self.collate) from error
         if not isinstance(result, dict):
             raise ConfigError(f"{what} returned a {type(result).__name__}; it must be a dict of arrays or lists")
@@ -224,7 +224,9 @@ class Pipeline:
             if function.number not in instances:
                 try:
                     instances[function.number] = function.fn()
-                except Exception as error:
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
                     line = user_line(error, function.fn)
                     raise ConfigError(f"{function.what}: setting it up failed: {error!r}{line}") from error
             return instances[function.number]

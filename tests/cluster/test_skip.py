@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -205,6 +206,28 @@ def test_a_sample_that_takes_too_long_is_named_and_not_skipped(tmp_path: Path, p
     assert caught.value.sample == 21
 
 
+def break_off(sample: dict[str, Any]) -> dict[str, Any]:
+    """Raises what Ray takes for the end of a task, or does not expect."""
+    kinds = {1: KeyboardInterrupt, 60: asyncio.CancelledError, 99: GeneratorExit}
+    if sample["json"]["i"] in kinds:
+        raise kinds[sample["json"]["i"]]("broken off")
+    return {"i": sample["json"]["i"]}
+
+
+def test_what_is_no_exception_is_the_samples_on_workers_too(shards: str, tmp_path: Path, pool_of_3: ri.Pool) -> None:
+    """An interrupt among them: none of the user's reaches a worker."""
+    data = ri.read_webdataset(shards).select(json="json").map(break_off).batch(50)
+    with data.loader(pool=pool_of_3, epochs=1, quarantine=tmp_path, **SKIP) as loader:
+        list(loader)
+        assert loader.stats()["workers_lost"] == 0
+    found = {line["sample"]: line["error"] for line in quarantined(tmp_path)}
+    assert set(found) == {1, 60, 99}
+    assert "map break_off: KeyboardInterrupt: broken off (in " in found[1]
+    with data.loader(pool=pool_of_3, epochs=1) as loader, pytest.raises(ri.DataError, match="KeyboardInterrupt") as e:
+        list(loader)
+    assert e.value.sample == 1
+
+
 def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, place: dict[str, Any]) -> None:
     """What was read of it before stays; all other samples come, and every step."""
     pattern = write_shards(tmp_path, [30, 20, 30, 40])
@@ -277,6 +300,42 @@ def test_data_without_a_good_sample_is_an_error(shards: str, place: dict[str, An
         pytest.raises(ri.DataError, match=r"no good sample of its window.* bad, .*shard.*sample"),
     ):
         list(loader)
+
+
+def late(sample: dict[str, Any]) -> dict[str, Any]:
+    """The first half is bad."""
+    if sample["json"]["i"] < 125:
+        raise ValueError("too early")
+    return {"i": sample["json"]["i"]}
+
+
+def test_fields_are_learnt_from_further_on_where_the_first_samples_are_bad(
+    spoiled: str, place: dict[str, Any], tmp_path: Path
+) -> None:
+    """The first shard may be damaged from begin to end. Only where bad samples are skipped."""
+    data = ri.read_webdataset(spoiled, block_bytes=16384).select(json="json").map(late).shuffle(seed=1).batch(25)
+    with data.loader(epochs=1, **place, **SKIP, quarantine=tmp_path) as loader:
+        taken = np.concatenate([batch["i"] for batch in loader])
+    assert len(taken) == 250
+    assert set(taken.tolist()) >= set(range(160, 250))
+    assert taken.min() >= 125
+    with data.loader(epochs=1, **place) as loader, pytest.raises(ri.DataError, match="map late: ValueError") as error:
+        list(loader)
+    assert "samples" not in error.value.reason
+
+
+def test_where_nothing_can_be_learnt_it_is_said(shards: str, place: dict[str, Any]) -> None:
+    """What the first sample's error is has the place, as ever; that others are bad too is told."""
+    data = ri.read_webdataset(shards).select(json="json").map(never).batch(12)
+    words = r"none of the \d+ samples of \d+ blocks that were looked at first is good, .*wrong with the first: .*never"
+    with data.loader(epochs=1, **place, **SKIP) as loader, pytest.raises(ri.DataError, match=words) as error:
+        list(loader)
+    assert error.value.sample == 0
+
+
+def never(sample: dict[str, Any]) -> dict[str, Any]:
+    """No sample is good."""
+    raise ValueError("never")
 
 
 def test_bad_options_are_refused(data: Dataset, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,37 @@ def test_carriage_returns_alone_end_no_lines(tmp_path: Path, zipped: bool) -> No
     path.write_bytes(gzip.compress(b'"a\rb",c\r\n') if zipped else b'"a\rb",c\r\n')
     with pytest.raises(ri.ConfigError, match="no sample"):
         rows(ri.read_csv(path))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 4 << 20])
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("at", [1, 10, 30])
+def test_zero_bytes_are_damage(
+    tmp_path: Path, chunk: int, zipped: bool, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As files have them after a power failure: there would be fewer lines, or others, and no word of it."""
+    monkeypatch.setattr(csv, "_CHUNK", chunk)
+    path = tmp_path / ("s.csv.gz" if zipped else "s.csv")
+    data = b"one,two\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(9))
+    data = data[:at] + bytes(9) + data[at + 9 :]
+    path.write_bytes(gzip.compress(data) if zipped else data)
+    with pytest.raises(ri.DataError, match="damaged CSV: a zero byte") as caught:
+        rows(ri.read_csv(path))
+    assert caught.value.offset == at
+
+
+@pytest.mark.parametrize("at", [1, 30])
+def test_zero_bytes_since_it_was_indexed_are_damage(path: Path, at: int) -> None:
+    """Though no line end is among them."""
+    data = b"one,two\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(9))
+    path.write_bytes(data)
+    with ri.read_csv(path).batch(1).loader(workers=0):
+        before = path.stat()
+    path.write_bytes(data[:at] + b"\0" + data[at + 1 :])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ri.DataError, match="damaged CSV: a zero byte") as caught:
+        rows(ri.read_csv(path))
+    assert caught.value.offset == at
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4 << 20])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayingest.storage.fsspec_log import hide_credentials
-from rayingest.storage.redact import redact, redact_text
+from rayingest.storage.redact import redact, redact_text, shortened
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,50 @@ def test_all_text_in_options_is_a_secret_unless_known_to_be_none(options: dict[s
     assert "SECRET" not in redact_text(text, options)
     harmless = {**options, "endpoint_url": "http://minio", "region_name": "eu-west-1", "anon": True}
     assert redact_text("http://minio in eu-west-1", harmless) == "http://minio in eu-west-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1http://u:p@h", "1http://h"),
+        ("_-éhttp://u:p@h", "_-éhttp://h"),
+        ("a.b+c-http://u:p@h and 9é://u:p@h", "a.b+c-http://h and 9é://u:p@h"),
+        ("x:y//http://u:p@h", "x:y//http://h"),
+        ("(http://u:p@h/?a=b),ftp://u:p@h", "(http://h/?a=***"),
+        ("'http://u:p@h''ftp://u:p@h'", "'http://h''ftp://h'"),
+    ],
+)
+def test_a_url_in_text_begins_at_the_first_letter_of_its_word(text: str, shown: str) -> None:
+    """Whatever the word begins with."""
+    assert redact_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["0a", "a", "é1", "a://", "://", "a::", ":", "::a://", "?", "?a=", "a?&", "@:/", "a:/", "a ", "a://'"]
+)
+def test_text_is_gone_through_once(part: str) -> None:
+    """Whatever it is of: a million characters would take hours where each begins another search."""
+    text = part * (1_000_000 // len(part))
+    assert redact_text(text + " see https://u:SECRET@h/a").endswith(" see https://h/a")
+    redact_text("https://h/" + text)
+
+
+@pytest.mark.parametrize("secret", ["https://u:SECRET@h", "SECRET", "https://h/?a=" + "SECRET" * 1000])
+def test_a_long_text_is_cut_and_no_credential_with_it(secret: str) -> None:
+    """Half of one would not be known for what it is, wherever the cut falls."""
+    for before in range(1980, 2000):
+        text = "x" * (before - 1) + " " + secret + " " + "y" * 5_000_000
+        shown = shortened(text)
+        assert len(shown) < 2040
+        assert "SEC" not in redact_text(shown, {"secret": "SECRET"})
+        assert shown == shortened(shown)
+
+
+def test_of_a_long_text_is_told_how_long_it_was() -> None:
+    """A shorter one stays as it is; a word that is longer than any credential is cut."""
+    assert shortened("a" * 3000) == "a" * 3000
+    assert shortened("ab" * 2_500_000) == "ab" * 1000 + "... (4,998,000 characters more)"
+    assert shortened(" " * 4000) == "... (4,000 characters more)"
 
 
 def test_what_a_url_hides_is_hidden_in_text_too() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
+from rayingest.transforms.functions import failure
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
 from tests.transforms.cases import block, jpeg, run, shard
 
@@ -77,27 +80,55 @@ def test_data_errors_of_the_users_own_are_kept():
     assert caught.value.reason.endswith("refuse: too dark")
 
 
-def test_a_transform_that_exits_is_at_fault():
-    """As with any exception; a worker would end otherwise."""
+@pytest.mark.parametrize("kind", [ValueError, DataError])
+def test_what_an_exception_says_is_shortened(kind):
+    """It goes into logs and files; once, however often it is told on."""
 
-    def leave(sample):
-        raise SystemExit(4)
+    def refuse(sample):
+        raise kind("cannot parse " + "0a" * 2_500_000)
 
-    for stage in (Map(leave), MapBatches(leave), Decode({"cls": leave})):
-        with pytest.raises(DataError, match="SystemExit: 4"):
+    for stage in (Map(refuse), MapBatches(refuse), Decode({"cls": refuse})):
+        with pytest.raises(DataError, match="cannot parse 0a0a") as caught:
             run([stage], shard())
+        assert len(str(caught.value)) < 2500
+        assert "... (4,998,013 characters more)" in str(caught.value)
+        assert str(failure("told on", caught.value, None)).count("characters more") == 1
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt])
-def test_interrupts_pass(stop):
-    """They are the user's, and no error of data."""
+class Odd(BaseException):
+    """Not even an Exception."""
 
-    def interrupted(sample):
-        raise stop
 
-    for stage in (Map(interrupted), MapBatches(interrupted), Decode({"cls": interrupted})):
-        with pytest.raises(stop):
+def stages_that(leave):
+    """Where a function of the user's may raise."""
+    return [Map(leave), MapBatches(leave), Decode({"cls": leave})]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, asyncio.CancelledError, Odd])
+def test_whatever_a_function_raises_is_the_samples(kind):
+    """As with any exception; a worker would end otherwise, or its task."""
+
+    def leave(values):
+        raise kind("no")
+
+    for stage in stages_that(leave):
+        with pytest.raises(DataError, match=f"{kind.__name__}: no"):
             run([stage], shard())
+    with pytest.raises(DataError, match=f"collate .*leave: {kind.__name__}: no"):
+        Pipeline((), 0, collate=leave).finish([{"a": 1}])
+
+
+def test_interrupts_pass():
+    """They are the user's, and no error of data; where none can come up, as on a worker, a function has raised it."""
+
+    def interrupted(values):
+        raise KeyboardInterrupt("no")
+
+    for stage in stages_that(interrupted):
+        with pytest.raises(KeyboardInterrupt):
+            run([stage], shard())
+        with ThreadPoolExecutor(1) as pool, pytest.raises(DataError, match="KeyboardInterrupt: no"):
+            pool.submit(run, [stage], shard()).result()
 
 
 @pytest.mark.parametrize("result", [None, 3, [1]])
