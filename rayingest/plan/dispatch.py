@@ -231,6 +231,8 @@ class Dispatch(Eviction):
         """Whether a read of `others` may take this block too; what failed before is read alone."""
         if not others:
             return True
+        if self.limits.in_order and not self.residency.measured:
+            return False  # no index knows how large they are: the first one shows
         fits = size + self.residency.size(block.number) <= self.limits.read_bytes
         return fits and len(others) < self.limits.read_blocks and not block.tries and not others[0].tries
 

@@ -83,12 +83,16 @@ def test_a_read_that_nobody_waits_for_holds_nothing_up() -> None:
 
 
 def test_what_is_behind_a_block_that_cannot_be_had_cannot_be_had() -> None:
-    """All of the read's blocks are given up with its error, none is tried once more."""
+    """All of the read's blocks are given up with its error, none is tried once more. The first read is of one block,
+    since nothing is known of sizes.
+    """
     w = in_order(2, 1 << 40, read_blocks=4)
-    w.block_errors = frozenset(range(3 * STEPS))
+    w.short, w.block_errors = False, frozenset(range(1, 3 * STEPS))
     w.start(steps())
+    assert [command.blocks for command in w.reading.values()] == [(0,)]
+    w.end_read(*w.reading)
+    w.end_decode(*w.decoding)
+    assert [command.blocks for command in w.reading.values()] == [(1, 2, 3, 4)]
     w.end_read(*w.reading)
     assert w.dispatch.counts["retries"] == 0
-    assert w.errors.keys() == {0, 1}
-    w.take()
-    assert w.errors.keys() == {0, 1, 2}
+    assert w.errors.keys() == {1, 2, 3, 4}
