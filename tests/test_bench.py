@@ -89,8 +89,8 @@ def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
         name = "idle"
         taken = 0
 
-        def take(self) -> bool:
-            self.taken += 1
+        def take(self, count: int = 1) -> bool:
+            self.taken += count
             return self.taken == 1
 
     idle = Idle()
