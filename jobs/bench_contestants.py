@@ -78,13 +78,17 @@ def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]
     )
 
 
-def our_loader(shards: tuple[Path, ...], batch: int, workers: int, index: Path, path: str | None = None) -> Any:
-    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in."""
+def our_loader(
+    shards: tuple[Path, ...], batch: int, workers: int, index: Path, path: str | None = None, **shuffle: int
+) -> Any:
+    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in, `shuffle` how it
+    mixes samples where that is not by default.
+    """
     return (
         ri.read_webdataset([str(path) for path in shards], index=index)
         .select(image="jpg", label="cls")
         .decode(image=TRANSFORM)
-        .shuffle(seed=SEED)
+        .shuffle(seed=SEED, **shuffle)
         .batch(batch)
         .loader(workers=workers, device="cpu", decode_path=path)
     )

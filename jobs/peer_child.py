@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,17 +35,9 @@ class Child:
     def __init__(self, name: str, at: tuple[str, str], data: Corpus, workers: int) -> None:
         self.name = name
         command = [str(python()), __file__, *at, *map(str, data.shards), f"--workers={workers}"]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-            },  # what the transform needs of the package, which is not installed
-        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the transform: this package is not installed there
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self._process: subprocess.Popen[str] = subprocess.Popen(command, env=environment, **pipes)
 
     def take(self, count: int = 1) -> bool:
         """As `Contestant.take`."""
@@ -64,7 +57,8 @@ class Child:
         """End its process."""
         with self._process as process:
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
             try:
                 process.wait(CLOSING_SECONDS)
             except subprocess.TimeoutExpired:

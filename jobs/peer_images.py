@@ -22,7 +22,7 @@ BATCH, SHAPE = 64, (3, 224, 224)
 LITDATA, MOSAIC = "LitData", "MosaicML Streaming"
 PASSES = 3
 """Times that every shard is in an epoch that is timed as a whole."""
-_BUFFER = 1000
+BUFFER = 1000
 """Samples of the shuffle buffers that streaming loaders have."""
 
 
@@ -50,7 +50,7 @@ def web_loader(data: Corpus, workers: int) -> Any:
 
     urls = list(map(str, data.shards))
     stream = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=SEED, nodesplitter=webdataset.split_by_node)
-    stream = stream.shuffle(_BUFFER).to_tuple("jpg", "cls").map_tuple(_tensor, int).batched(BATCH, partial=False)
+    stream = stream.shuffle(BUFFER).to_tuple("jpg", "cls").map_tuple(_tensor, int).batched(BATCH, partial=False)
     return webdataset.WebLoader(stream, batch_size=None, num_workers=workers, persistent_workers=True)
 
 
@@ -68,7 +68,7 @@ def hugging_face_loader(data: Corpus, workers: int, tuned: bool) -> Any:
     features = Features({"jpg": Image(decode=False), "cls": Value("int64")})
     files = {"train": list(map(str, data.shards))}
     stream = load_dataset("webdataset", data_files=files, split="train", streaming=True, features=features)
-    stream = stream.shuffle(seed=SEED, buffer_size=_BUFFER).map(_hugging_face, remove_columns=["jpg", "cls"])
+    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER).map(_hugging_face, remove_columns=["jpg", "cls"])
     assert stream.num_shards % workers == 0  # else one of them is idle at the end of every epoch
     stream = stream if tuned else stream.with_format("torch")
     return DataLoader(stream, BATCH, num_workers=workers, persistent_workers=True, drop_last=True)
@@ -144,7 +144,7 @@ class RayDataEpochs:
     def __iter__(self) -> Iterator[Any]:
         return iter(
             self._data.iter_torch_batches(
-                batch_size=BATCH, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=_BUFFER
+                batch_size=BATCH, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=BUFFER
             )
         )
 
@@ -153,9 +153,9 @@ def _pair(sample: dict[str, Any]) -> dict[str, Any]:
     return {"image": picture(sample["jpg"]), "label": int(sample["cls"])}
 
 
-def ours(data: Corpus, workers: int, path: str | None = "pillow") -> Any:
+def ours(data: Corpus, workers: int, path: str | None = "pillow", **shuffle: int) -> Any:
     """rayingest, by a decode path; None is the best."""
-    return our_loader(data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path)
+    return our_loader(data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path, **shuffle)
 
 
 FORKED: dict[str, Callable[[Corpus, int], Any]] = {
