@@ -103,7 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = {}
     for name in MAKERS:
         command = [sys.executable, __file__, *arguments, "--one", name]
-        figures[name] = json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=False
+        )  # one that was stuck ends as it may
+        if not done.stdout:
+            return done.returncode
+        figures[name] = json.loads(done.stdout.splitlines()[-1])
     print(report(figures, args))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
