@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 BATCH, SHAPE = 64, (3, 224, 224)
 LITDATA, MOSAIC = "LitData", "MosaicML Streaming"
-PASSES = 2
+PASSES = 3
 """Times that every shard is in an epoch that is timed as a whole."""
 BUFFER = 1000
 """Samples of the shuffle buffers that streaming loaders have."""
