@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ import rayingest as ri
 
 SEED = 17
 TRANSFORM = ri.images.Compose(ri.images.RandomResizedCrop(224), ri.images.RandomHorizontalFlip())
+
+
+def picture(data: bytes) -> np.ndarray:
+    """uint8[224, 224, 3] of an encoded picture, cropped and flipped at random, through Pillow."""
+    return TRANSFORM(data, np.random.default_rng(), path="pillow")
 
 
 class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
@@ -72,13 +78,17 @@ def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]
     )
 
 
-def our_loader(shards: tuple[Path, ...], batch: int, workers: int, index: Path, path: str | None = None) -> Any:
-    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in."""
+def our_loader(
+    shards: tuple[Path, ...], batch: int, workers: int, index: Path, path: str | None = None, **shuffle: int
+) -> Any:
+    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in, `shuffle` how it
+    mixes samples where that is not by default.
+    """
     return (
         ri.read_webdataset([str(path) for path in shards], index=index)
         .select(image="jpg", label="cls")
         .decode(image=TRANSFORM)
-        .shuffle(seed=SEED)
+        .shuffle(seed=SEED, **shuffle)
         .batch(batch)
         .loader(workers=workers, device="cpu", decode_path=path)
     )
@@ -92,15 +102,24 @@ class Contestant:
         self.step = 0
         self._pass: Iterator[Any] = iter(())
 
-    def take(self) -> bool:
-        """Take one batch and let go of it; returns whether it was an epoch's first."""
-        self.step += 1
-        batch = next(self._pass, None)
-        if batch is None:
-            self._pass = iter(self.loader)
-            next(self._pass)
-            self.step = 1
+    def take(self, count: int = 1) -> bool:
+        """Take so many batches, letting go of each; returns whether the last was an epoch's first."""
+        for _ in range(count):
+            self.step += 1
+            batch = next(self._pass, None)
+            if batch is None:
+                self._pass = iter(self.loader)
+                next(self._pass)
+                self.step = 1
         return self.step == 1
+
+    def epoch(self) -> tuple[int, float]:
+        """Take all batches of a new epoch; returns how many, and the seconds until the first."""
+        begun = time.perf_counter()
+        self._pass = iter(self.loader)
+        next(self._pass)
+        first = time.perf_counter() - begun
+        return 1 + sum(1 for _ in self._pass), first
 
     def close(self) -> None:
         """End its workers."""

@@ -3,7 +3,11 @@
     make bench-env
     .venv-peers/bin/python jobs/bench_peers.py images tokens tabular --json runs/bench/peers.jsonl
 
-The contestants take turns as in `bench_loader.py`; every figure is a ratio to the DataLoader of the same round.
+In a round each contestant has a turn while the others lie idle; every figure is a ratio to the DataLoader of the same
+round. A turn begins when all are idle. Most are mid-epoch then, with a few batches ready: some batches are not timed,
+more than were made in advance, and those after them are, as in `bench_loader.py`. That says nothing of a loader that
+makes as much as it can while nobody asks (`WHOLE`): its turn is a whole epoch, from asking for an iterator to the last
+batch, begun with nothing made. What it takes to begin is part of that, so its epochs have every shard several times.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import importlib.metadata
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +28,16 @@ import peer_images as images
 import peer_tables as tables
 import ray
 from bench_contestants import Contestant
-from bench_loader import ROOT, Turn, machine, spread, take_turn
+from bench_loader import ROOT, Turn, cpu_seconds, machine, spread, take_turn, wait_until_idle
+from peer_child import Child, versions
 from tqdm import tqdm
 
 PEER = "DataLoader"
+WHOLE = {"Ray Data", "Grain, defaults"}
+"""Those whose turns are whole epochs."""
 DISTRIBUTIONS = ("ray", "torch", "torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow", "numpy", "pillow")
+ELSEWHERE = ("mosaicml-streaming", "litdata")
+"""Distributions of the other environment (`peer_child.py`)."""
 Makers = Mapping[str, Callable[[Any, int], Any]]
 
 
@@ -59,7 +69,7 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
     """The turns of each contestant, round by round."""
     data = case.make(args.folder)
     batches, drain = args.batches or case.batches, args.drain or case.drain
-    contestants: list[Contestant] = []
+    contestants: list[Contestant | Child] = []
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     try:
         for makers in (case.forked, case.on_ray):
@@ -68,12 +78,18 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
                     "local", num_cpus=2 * args.workers + 2, object_store_memory=args.store, include_dashboard=False
                 )
             for name in [name for name in names if name in makers]:
-                contestants.append(Contestant(name, makers[name](data, args.workers)))
-                contestants[-1].take()
+                made = makers[name](data, args.workers)
+                contestants.append(made if isinstance(made, Child) else Contestant(name, made))
+                if name not in WHOLE:
+                    contestants[-1].take()
         for number in tqdm(range(args.rounds), desc="rounds"):
             at = number % len(contestants)
             for contestant in contestants[at:] + contestants[:at]:
-                turns[contestant.name].append(take_turn(contestant, case.batch, batches, drain))
+                whole = contestant.name in WHOLE
+                turn = (
+                    take_epoch(contestant, case.batch) if whole else take_turn(contestant, case.batch, batches, drain)
+                )
+                turns[contestant.name].append(turn)
     finally:
         for contestant in contestants:
             contestant.close()
@@ -81,8 +97,22 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
     return turns
 
 
+def take_epoch(contestant: Contestant, batch: int) -> Turn:
+    """One turn: a whole epoch. What is handed over first is made first."""
+    wait_until_idle()
+    cpu, mine = cpu_seconds()
+    begun = time.perf_counter()
+    batches, first = contestant.epoch()
+    seconds = time.perf_counter() - begun
+    cpu_after, mine_after = cpu_seconds()
+    samples = batches * batch
+    return Turn(samples / seconds, 1e3 * (cpu_after - cpu) / samples, 1e3 * (mine_after - mine) / samples, first)
+
+
 def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
-    """For each contestant its rate and CPU to the DataLoader's of the same round, MB a second, CPU us a sample."""
+    """For each contestant its rate and CPU to the DataLoader's of the same round, MB a second, CPU us a sample, seconds
+    to a turn's first batch (one that lies ready, or an epoch's first), and of what its turns are.
+    """
     base = turns[PEER]
     return {
         name: {
@@ -90,6 +120,8 @@ def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
             "cpu_ratio": spread([one.cpu_ms / max(turn.cpu_ms, 1e-6) for turn, one in zip(some, base, strict=True)]),
             "mb_per_second": spread([turn.rate * row_bytes / 1e6 for turn in some]),
             "cpu_us": spread([1e3 * turn.cpu_ms for turn in some]),
+            "first_batch": spread([turn.hand_over for turn in some]),
+            "turns": "whole epochs" if name in WHOLE else "stretches",
         }
         for name, some in turns.items()
     }
@@ -101,7 +133,8 @@ def report(case: str, figures: dict[str, Any]) -> str:
     for name, of in figures.items():
         ratios = [f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})" for r in (of["ratio"], of["cpu_ratio"])]
         rest = f"{of['mb_per_second']['median']:6.0f} {of['cpu_us']['median']:8.1f}"
-        lines.append(f"{name:24} {ratios[0]:23} {ratios[1]:20} {rest}")
+        begun = f"   whole epochs, first batch after {of['first_batch']['median']:.1f} s" * (name in WHOLE)
+        lines.append(f"{name:24} {ratios[0]:23} {ratios[1]:20} {rest}{begun}")
     return "\n".join(lines)
 
 
@@ -110,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES])
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batches", type=int, help="timed in a turn")
     parser.add_argument("--drain", type=int, help="batches of a turn that are not timed")
@@ -120,8 +153,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     for name in args.cases:
         case, described = CASES[name], machine()
-        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
         names = [PEER, *(one for one in args.only if one != PEER and one in {*case.forked, *case.on_ray})]
+        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
+        if {images.LITDATA, images.MOSAIC} & {*names}:
+            described["versions"] |= versions(ELSEWHERE)
         figures = summarise(run(case, names, args), case.row_bytes)
         print(report(name, figures))
         if args.json:

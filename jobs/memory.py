@@ -15,14 +15,13 @@ import os
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
-from ray._private import internal_api
+from store_watch import StoreWatch
 
 import rayingest as ri
 from rayingest.cluster.site import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
@@ -46,36 +45,6 @@ def write_data(folder: Path, samples: int) -> None:
 def pixels(sample: dict[str, Any]) -> dict[str, Any]:
     """About as large as it was read."""
     return {"image": np.frombuffer(sample["bin"], np.uint8)[: 128 * 128 * 3].reshape(128, 128, 3)}
-
-
-class StoreWatch:
-    """The highest use of the node's object store while this runs, beyond what it held before; spilled and fallback."""
-
-    def __init__(self) -> None:
-        self.peak = self.spilled = self.fallback = 0
-        self._end = threading.Event()
-        self._before = self._look().object_store_bytes_used
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> StoreWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _look(self) -> Any:
-        node = next(node for node in ray.nodes() if node["Alive"])
-        stats = internal_api.node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False)
-        return stats.store_stats
-
-    def _run(self) -> None:
-        while not self._end.wait(0.02):
-            stats = self._look()
-            self.peak = max(self.peak, stats.object_store_bytes_used - self._before)
-            self.spilled = max(self.spilled, stats.spilled_bytes_total)
-            self.fallback = max(self.fallback, stats.object_store_bytes_fallback)
 
 
 def run(url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: float) -> dict[str, Any]:

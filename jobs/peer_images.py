@@ -13,26 +13,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_contestants import SEED, TRANSFORM, TarImages, our_loader
+from bench_contestants import SEED, TarImages, our_loader, picture
 from bench_corpus import Corpus, make_corpus
+from peer_child import Child
 from torch.utils.data import DataLoader
 
 BATCH, SHAPE = 64, (3, 224, 224)
-_BUFFER = 1000
+LITDATA, MOSAIC = "LitData", "MosaicML Streaming"
+PASSES = 3
+"""Times that every shard is in an epoch that is timed as a whole."""
+BUFFER = 1000
 """Samples of the shuffle buffers that streaming loaders have."""
 
 
 def corpus(folder: Path) -> Corpus:
     """The pictures of `bench_loader.py`."""
     return make_corpus(folder, 4096, 8)
-
-
-def _image(data: bytes) -> np.ndarray:
-    return TRANSFORM(data, np.random.default_rng(), path="pillow")
-
-
-def _pair(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"image": _image(sample["jpg"]), "label": int(sample["cls"])}
 
 
 def torch_loader(data: Corpus, workers: int, kind: Any = DataLoader) -> Any:
@@ -54,42 +50,55 @@ def web_loader(data: Corpus, workers: int) -> Any:
 
     urls = list(map(str, data.shards))
     stream = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=SEED, nodesplitter=webdataset.split_by_node)
-    stream = stream.shuffle(_BUFFER).to_tuple("jpg", "cls").map_tuple(_tensor, int).batched(BATCH, partial=False)
+    stream = stream.shuffle(BUFFER).to_tuple("jpg", "cls").map_tuple(_tensor, int).batched(BATCH, partial=False)
     return webdataset.WebLoader(stream, batch_size=None, num_workers=workers, persistent_workers=True)
 
 
 def _tensor(data: bytes) -> torch.Tensor:
-    return torch.from_numpy(_image(data))
+    return torch.from_numpy(picture(data))
 
 
-def hugging_face_loader(data: Corpus, workers: int) -> Any:
-    """Streaming from the tars, bytes as they are, decoded in a DataLoader's workers."""
+def hugging_face_loader(data: Corpus, workers: int, tuned: bool) -> Any:
+    """Streaming from the tars, bytes as they are, decoded in a DataLoader's workers, each with half of the shards.
+
+    Torch's format, as the docs have it, makes int64 of the pictures. Tuned: the DataLoader makes tensors of the arrays.
+    """
     from datasets import Features, Image, Value, load_dataset
 
     features = Features({"jpg": Image(decode=False), "cls": Value("int64")})
     files = {"train": list(map(str, data.shards))}
     stream = load_dataset("webdataset", data_files=files, split="train", streaming=True, features=features)
-    stream = stream.shuffle(seed=SEED, buffer_size=_BUFFER).map(_hugging_face, remove_columns=["jpg", "cls"])
-    return DataLoader(stream.with_format("torch"), BATCH, num_workers=workers, persistent_workers=True, drop_last=True)
+    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER).map(_hugging_face, remove_columns=["jpg", "cls"])
+    assert stream.num_shards % workers == 0  # else one of them is idle at the end of every epoch
+    stream = stream if tuned else stream.with_format("torch")
+    return DataLoader(stream, BATCH, num_workers=workers, persistent_workers=True, drop_last=True)
 
 
 def _hugging_face(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"image": _image(sample["jpg"]["bytes"]), "label": sample["cls"]}
+    return {"image": picture(sample["jpg"]["bytes"]), "label": sample["cls"]}
 
 
 class GrainEpochs:
-    """Grain: a shuffled map-style dataset, in processes of its own; a new iterator every epoch.
+    """Grain: a shuffled map-style dataset, in processes of its own.
 
-    Its workers make 500 batches ahead unless told otherwise: then a turn would only take what was made before it.
+    By default each has 16 threads, makes 500 samples ahead, and ends with its epoch, of every shard `PASSES` times.
+    Tuned: two threads, batches put together by them, and epochs that follow each other in the same processes.
     """
 
-    def __init__(self, data: Corpus, workers: int) -> None:
+    def __init__(self, data: Corpus, workers: int, tuned: bool) -> None:
         import grain
 
-        options = grain.multiprocessing.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
-        source = grain.MapDataset.source(TarImages(data.shards)).shuffle(seed=SEED)
-        pairs = source.map(_numpy).batch(BATCH, drop_remainder=True)
-        self._data = pairs.to_iter_dataset(grain.ReadOptions(4, prefetch_buffer_size=4)).mp_prefetch(options)
+        shards = data.shards if tuned else PASSES * data.shards
+        samples = grain.MapDataset.source(TarImages(shards)).shuffle(seed=SEED).map(_numpy)
+        if tuned:
+            options = grain.multiprocessing.MultiprocessingOptions(workers, per_worker_buffer_size=2)
+            batches = samples.batch(BATCH, drop_remainder=True).repeat()
+            self._data = batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)).mp_prefetch(
+                options
+            )
+        else:
+            options = grain.multiprocessing.MultiprocessingOptions(workers)
+            self._data = samples.to_iter_dataset().batch(BATCH, drop_remainder=True).mp_prefetch(options)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._data)
@@ -121,7 +130,11 @@ def _stack(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs: a new execution every epoch."""
+    """Ray Data, held to so many CPUs: a new execution every epoch, of every shard `PASSES` times.
+
+    A block a shard, so that it decodes where it reads: by default it cuts shards in nine, and raw blocks go through the
+    object store, counted as a few bytes each.
+    """
 
     def __init__(self, data: Corpus, workers: int) -> None:
         import ray.data
@@ -129,20 +142,25 @@ class RayDataEpochs:
         context = ray.data.DataContext.get_current()
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=workers)
         context.enable_progress_bars = False
-        tars = ray.data.read_webdataset(list(map(str, data.shards)), decoder=False, shuffle="files")
+        urls = PASSES * list(map(str, data.shards))
+        tars = ray.data.read_webdataset(urls, decoder=False, shuffle="files", override_num_blocks=len(urls))
         self._data = tars.map(_pair)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(
             self._data.iter_torch_batches(
-                batch_size=BATCH, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=_BUFFER
+                batch_size=BATCH, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=BUFFER
             )
         )
 
 
-def ours(data: Corpus, workers: int, path: str | None = "pillow") -> Any:
+def _pair(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"image": picture(sample["jpg"]), "label": int(sample["cls"])}
+
+
+def ours(data: Corpus, workers: int, path: str | None = "pillow", **shuffle: int) -> Any:
     """rayingest, by a decode path; None is the best."""
-    return our_loader(data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path)
+    return our_loader(data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path, **shuffle)
 
 
 FORKED: dict[str, Callable[[Corpus, int], Any]] = {
@@ -150,9 +168,13 @@ FORKED: dict[str, Callable[[Corpus, int], Any]] = {
     "DataLoader again": torch_loader,
     "StatefulDataLoader": stateful_loader,
     "WebDataset": web_loader,
-    "Hugging Face": hugging_face_loader,
-    "Grain": GrainEpochs,
+    "Hugging Face, defaults": partial(hugging_face_loader, tuned=False),
+    "Hugging Face, tuned": partial(hugging_face_loader, tuned=True),
+    "Grain, defaults": partial(GrainEpochs, tuned=False),
+    "Grain, tuned": partial(GrainEpochs, tuned=True),
     "SPDL": SpdlEpochs,
+    LITDATA: partial(Child, LITDATA, ("peer_formats", "litdata_loader")),
+    MOSAIC: partial(Child, MOSAIC, ("peer_formats", "mosaic_loader")),
 }
 """Those with processes or threads of their own."""
 ON_RAY: dict[str, Callable[[Corpus, int], Any]] = {

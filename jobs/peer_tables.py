@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ import rayingest as ri
 SEED = 17
 TOKENS, COLUMNS = 2048, 16
 GROUP_BYTES = 2 << 20
+PASSES = 4
+"""Times that every file is in an epoch that is timed as a whole."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +114,24 @@ def stateful_loader(table: Table, workers: int) -> Any:
     return torch_loader(table, workers, StatefulDataLoader)
 
 
-def hugging_face_loader(table: Table, workers: int) -> Any:
-    """Streaming from Parquet, shuffled through a buffer, in a DataLoader; a shard at least for each worker."""
+def hugging_face_loader(table: Table, workers: int, tuned: bool) -> Any:
+    """Streaming from Parquet, shuffled through a buffer, in a DataLoader whose workers each have half of the files.
+
+    Rows become tensors one by one, and the DataLoader stacks them. Tuned: the stream makes the batches, from columns.
+    """
     from datasets import load_dataset
 
     stream = load_dataset("parquet", data_files=table.files, split="train", streaming=True)
+    assert stream.num_shards % workers == 0  # else one of them is idle at the end of every epoch
     stream = stream.shuffle(seed=SEED, buffer_size=1000).with_format("torch")
-    return DataLoader(stream, batch_size=table.batch, num_workers=workers, persistent_workers=True, drop_last=True)
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": True}
+    if tuned:
+        return DataLoader(stream.batch(table.batch, drop_last_batch=True), batch_size=None, **options)
+    return DataLoader(stream, batch_size=table.batch, drop_last=True, **options)
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs: a new execution every epoch."""
+    """Ray Data, held to so many CPUs: a new execution every epoch, of every file `PASSES` times."""
 
     def __init__(self, table: Table, workers: int) -> None:
         import ray.data
@@ -129,7 +139,7 @@ class RayDataEpochs:
         context = ray.data.DataContext.get_current()
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=workers)
         context.enable_progress_bars = False
-        self._data = ray.data.read_parquet(table.files, shuffle="files")
+        self._data = ray.data.read_parquet(PASSES * table.files, shuffle="files")
         self._batch = table.batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -152,7 +162,8 @@ FORKED: dict[str, Callable[[Table, int], Any]] = {
     "DataLoader again": torch_loader,
     "DataLoader, no workers": lambda table, workers: torch_loader(table, 0),
     "StatefulDataLoader": stateful_loader,
-    "Hugging Face": hugging_face_loader,
+    "Hugging Face, defaults": partial(hugging_face_loader, tuned=False),
+    "Hugging Face, tuned": partial(hugging_face_loader, tuned=True),
 }
 """Those with processes of their own."""
 ON_RAY: dict[str, Callable[[Table, int], Any]] = {"rayingest": our_loader, "Ray Data": RayDataEpochs}

@@ -8,26 +8,15 @@ Bars are medians, whiskers the middle half, on a scale of powers of two; the las
 from __future__ import annotations
 
 import argparse
-import html
 import json
-import math
 from pathlib import Path
 from typing import Any
 
+from drawing import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
+
 LEFT, WIDTH, BAR, GAP = 190, 560, 16, 34
-LOW, HIGH = 1 / 4, 32
-OURS, OTHERS, GRID = "#1f6feb", "#8c959f", "#d0d7de"
-
-
-def _x(ratio: float) -> float:
-    """Where a ratio lies, in pixels."""
-    share = math.log2(min(max(ratio, LOW), HIGH) / LOW) / math.log2(HIGH / LOW)
-    return LEFT + share * WIDTH
-
-
-def _text(x: float, y: float, words: str, **style: str) -> str:
-    styled = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-    return f'<text x="{x:.0f}" y="{y:.0f}"{styled}>{html.escape(words)}</text>'
+SCALE = Scale(1 / 32, 32, LEFT, LEFT + WIDTH)
+TICKS = [2.0**power for power in range(-5, 6)]
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
@@ -35,29 +24,32 @@ def draw(rows: list[dict[str, Any]]) -> str:
     parts, y = [], 24.0
     for row in rows:
         begin = y
-        parts.append(_text(4, y, row["case"], font_weight="bold"))
+        parts.append(text(4, y, row["case"], font_weight="bold"))
         y += 12
         for name, of in row["contestants"].items():
-            ratio = of["ratio"]
-            color = OURS if name.startswith("rayingest") else OTHERS
-            width = max(1.0, _x(ratio["median"]) - LEFT)
-            middle = y + BAR / 2
-            parts += [
-                _text(LEFT - 6, y + 12, name, text_anchor="end"),
-                f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 4}" fill="{color}"/>',
-                f'<path d="M{_x(ratio["q1"]):.1f} {middle - 2}H{_x(ratio["q3"]):.1f}" stroke="#000"/>',
-                _text(_x(max(ratio["median"], ratio["q3"])) + 6, y + 11, f"{ratio['median']:.2f}"),
-            ]
+            parts += _bar(name, of["ratio"], y)
             y += BAR
-        ticks = [2.0**power for power in range(-2, 6)]
-        grid = "".join(f"M{_x(tick):.1f} {begin + 8}V{y}" for tick in ticks)
-        parts.insert(0, f'<path d="{grid}" stroke="{GRID}" fill="none"/>')
-        parts += [_text(_x(tick), y + 12, f"{tick:g}", text_anchor="middle", fill="#57606a") for tick in ticks]
+        parts.insert(0, lines("".join(f"M{SCALE.at(tick):.1f} {begin + 8}V{y}" for tick in TICKS), GRID))
+        ticks = [f"{tick:g}" if tick >= 1 else f"1/{1 / tick:g}" for tick in TICKS]
+        places = map(SCALE.at, TICKS)
+        parts += [
+            text(x, y + 12, tick, text_anchor="middle", fill=WORDS) for x, tick in zip(places, ticks, strict=True)
+        ]
         y += GAP
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 60} {y:.0f}"'
-    return f'{head} font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#fff"/>' + (
-        "\n".join(parts) + "</svg>\n"
-    )
+    return page(LEFT + WIDTH + 60, y, parts)
+
+
+def _bar(name: str, ratio: dict[str, float], y: float) -> list[str]:
+    """From 1, to either side."""
+    median, one = SCALE.at(ratio["median"]), SCALE.at(1)
+    color = OURS if name.startswith("rayingest") else OTHERS
+    width = max(1.0, abs(median - one))
+    return [
+        text(LEFT - 6, y + 12, name, text_anchor="end"),
+        f'<rect x="{min(median, one):.1f}" y="{y}" width="{width:.1f}" height="{BAR - 4}" fill="{color}"/>',
+        lines(f"M{SCALE.at(ratio['q1']):.1f} {y + BAR / 2 - 2}H{SCALE.at(ratio['q3']):.1f}", "#000"),
+        text(max(median, one, SCALE.at(ratio["q3"])) + 6, y + 11, f"{ratio['median']:.2f}"),
+    ]
 
 
 def main() -> None:

@@ -6,8 +6,10 @@ import importlib
 import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -89,8 +91,8 @@ def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
         name = "idle"
         taken = 0
 
-        def take(self) -> bool:
-            self.taken += 1
+        def take(self, count: int = 1) -> bool:
+            self.taken += count
             return self.taken == 1
 
     idle = Idle()
@@ -141,6 +143,77 @@ def test_loaders_of_tables_are_given_the_same_rows(tmp_path: Path) -> None:
             assert (column.dtype, column.shape) == (ours[0][name].dtype, ours[0][name].shape)
             mine, his = (torch.cat([batch[name] for batch in some]).flatten().sort()[0] for some in (ours, theirs))
             assert torch.equal(mine, his)
+
+
+class Made:
+    """A loader of 3 batches an epoch, that counts what it is asked for."""
+
+    epochs = 0
+
+    def __iter__(self) -> Any:
+        self.epochs += 1
+        return iter(range(3))
+
+
+def test_a_turn_of_whole_epochs_begins_a_new_one() -> None:
+    """Whatever is left of the last, and ends with it."""
+    bench, contestants = job("bench_peers"), job("bench_contestants")
+    made = Made()
+    contestant = contestants.Contestant("made", made)
+    assert contestant.take(5) is False
+    turn = bench.take_epoch(contestant, batch=8)
+    assert made.epochs == 3
+    assert turn.rate > 0
+    assert turn.hand_over * turn.rate < 3 * 8
+    assert contestant.take() is True
+
+
+def test_a_contestant_elsewhere_takes_as_many_as_it_is_told() -> None:
+    """Line by line through the pipes, until nothing more is said; then it is closed."""
+    child, contestants = job("peer_child"), job("bench_contestants")
+    contestant, answers = contestants.Contestant("made", Made()), io.StringIO()
+    child.serve(contestant, io.StringIO("1\n2\n1\n"), answers)
+    assert answers.getvalue().split() == ["true", "false", "true"]
+    assert contestant.loader is None
+
+
+def test_a_contestant_in_another_process(monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path) -> None:
+    """It answers when batches were taken, however chatty its libraries are, and says when it has ended."""
+    child = job("peer_child")
+    (tmp_path / "chatty.py").write_text(
+        "def loader(data, workers):\n    print('hello')\n    return [[shard.name] * workers for shard in data.shards]\n"
+        "def broken(data, workers):\n    raise SystemExit(3)\n"
+    )
+    monkeypatch.setattr(child, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(child, "ROOT", f"{tmp_path}{os.pathsep}{child.ROOT}")
+    one = child.Child("chatty", ("chatty", "loader"), corpus, 1)
+    assert [one.take(), one.take(2), one.take()] == [True, False, True]
+    one.close()
+    other = child.Child("broken", ("chatty", "broken"), corpus, 1)
+    with pytest.raises(RuntimeError, match="broken has ended: exit status 3"):
+        other.take()
+    other.close()
+
+
+def test_copies_in_other_formats_have_all_pictures(corpus: Any) -> None:
+    """What the writers of other formats are given: every picture and its label, as they are in the tars."""
+    samples = list(job("peer_formats").samples(corpus.shards))
+    assert [label for _, label in samples] == list(range(24))
+    assert samples[5][0] == job("bench_corpus").picture(5)
+
+
+def test_pictures_of_figures_are_drawn() -> None:
+    """A bar for each contestant and a line for each size of samples, from the last rows; whole XML."""
+    spread = {"median": 2.0, "q1": 1.0, "q3": 64.0}
+    row = {"case": "images", "contestants": {"DataLoader": {"ratio": dict.fromkeys(spread, 1.0)}}}
+    rows = [row, {**row, "contestants": {**row["contestants"], "rayingest & more": {"ratio": spread}}}]
+    peers = ElementTree.fromstring(job("plot_peers").draw(rows[1:]))
+    drawn = [element.text for element in peers.iter() if element.tag.endswith("text")]
+    assert {"images", "DataLoader", "rayingest & more", "2.00", "1/32"} <= {*drawn}
+    figures = {"stragglers": 0, "planner_ms": 1, "dispatch_ms": 1, "reads_per_block": 2, "peak_mib": 50, "waiting": 0}
+    worlds = [{"world_size": n, "sample_bytes": size, **figures} for n in (1, 64) for size in (2000, 60_000)]
+    simulation = ElementTree.fromstring(job("plot_simulation").draw([*worlds, {**worlds[0], "stragglers": 0.02}]))
+    assert len([element for element in simulation.iter() if element.tag.endswith("circle")]) == 4 * len(worlds)
 
 
 def test_peers_are_compared_round_by_round() -> None:

@@ -1,0 +1,123 @@
+"""A consumer that is slower than any loader: what do rayingest and Ray Data keep in Ray's object store meanwhile?
+
+    python jobs/bench_slow_consumer.py --json runs/bench/slow_consumer.jsonl
+
+The same pictures and transform, two workers, a thousand samples mixed together, of up to eight shards; a store of 300
+MB, batches of 9.6 MB, half a second for each. One after the other, each in a process and a cluster of its own. The
+figures are Ray's (`store_watch.py`): the most that the store held, what was written to disk because it was full, and
+what was put on disk at once because there was no room. Who is not through after two minutes is not waited for.
+
+Exits with 1 where rayingest was over its `max_bytes`, or anything of it went to disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import peer_images
+import ray
+from bench_contestants import Contestant
+from bench_loader import ROOT, machine
+from store_watch import StoreWatch
+from tqdm import tqdm
+
+from rayingest.cluster.site import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
+
+OURS = "rayingest"
+MAKERS = {OURS: partial(peer_images.ours, window=1024, lanes=8), "Ray Data": peer_images.RayDataEpochs}
+MB = 1_000_000
+BATCH_BYTES = peer_images.BATCH * math.prod(peer_images.SHAPE)
+
+
+def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One of them, in this process, on a cluster of its own: take a batch, sleep, and so on, but not for ever."""
+    os.environ.setdefault(FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS))  # as in clusters that rayingest starts
+    data = peer_images.corpus(args.folder)
+    ray.init("local", num_cpus=4, object_store_memory=args.store_mb * MB, include_dashboard=False, log_to_driver=False)
+    taken: list[float] = []
+    with StoreWatch() as watch:
+        contestant = Contestant(name, MAKERS[name](data, args.workers))
+
+        def consume() -> None:
+            for _ in tqdm(range(args.batches), desc=name):
+                contestant.take()
+                taken.append(time.perf_counter())
+                time.sleep(args.sleep)
+
+        consumer = threading.Thread(target=consume, daemon=True)
+        consumer.start()
+        consumer.join(args.limit)
+    figures = {
+        "batches": len(taken),
+        "seconds": taken[-1] - taken[0],
+        "peak_mb": watch.peak / MB,
+        "spilled_mb": watch.spilled / MB,
+        "fallback_mb": watch.fallback / MB,
+    }
+    if name == OURS:
+        figures["max_mb"] = contestant.loader.stats()["max_bytes"] / MB
+        figures["within"] = watch.peak <= figures["max_mb"] * MB and not watch.spilled and not watch.fallback
+    return figures
+
+
+def report(figures: dict[str, dict[str, Any]], args: argparse.Namespace) -> str:
+    """The figures for people."""
+    lines = [f"{args.sleep} s for each batch of {BATCH_BYTES / MB:.1f} MB, store of {args.store_mb} MB"]
+    lines.append(f"{'':12} batches  seconds  peak MB  spilled MB  fallback MB")
+    for name, of in figures.items():
+        held = f"{of['peak_mb']:8.0f} {of['spilled_mb']:11.0f} {of['fallback_mb']:12.0f}"
+        most = f"   may hold {of['max_mb']:.0f} MB" if name == OURS else ""
+        lines.append(f"{name:12} {of['batches']:7d} {of['seconds']:8.0f} {held}{most}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line: runs itself for each of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sleep", type=float, default=0.5, help="seconds of the consumer for each batch")
+    parser.add_argument("--batches", type=int, default=80)
+    parser.add_argument("--store-mb", type=int, default=300, help="of Ray's object store")
+    parser.add_argument("--limit", type=float, default=120, help="seconds after which no more is waited for")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
+    parser.add_argument("--json", type=Path, help="append the results to this file as a line")
+    parser.add_argument("--one", choices=MAKERS, help=argparse.SUPPRESS)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(arguments)
+    if args.one:
+        print(json.dumps(run(args.one, args)), flush=True)
+        ray.shutdown()
+        os._exit(0)  # one that is stuck could not be waited for
+    described = machine()
+    figures = {}
+    for name in MAKERS:
+        command = [sys.executable, __file__, *arguments, "--one", name]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=False
+        )  # one that was stuck ends as it may
+        if not done.stdout:
+            return done.returncode
+        figures[name] = json.loads(done.stdout.splitlines()[-1])
+    print(report(figures, args))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        with args.json.open("a") as file:
+            file.write(
+                json.dumps({**described, "command": sys.argv, "case": "slow consumer", "loaders": figures}) + "\n"
+            )
+    return 0 if figures[OURS]["within"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
