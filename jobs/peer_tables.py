@@ -26,7 +26,7 @@ import rayingest as ri
 SEED = 17
 TOKENS, COLUMNS = 2048, 16
 GROUP_BYTES = 2 << 20
-PASSES = 4
+PASSES = 2
 """Times that every file is in an epoch that is timed as a whole."""
 
 
