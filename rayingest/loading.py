@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _LEAST_AHEAD_STEPS = 16
 _LEAST_AHEAD_ROWS = 4096
+_READY_PART = 8
+"""Batches that lie ready take hardly more memory here than so small a part of what the store may hold."""
 
 
 def _pool(value: Any) -> Any:
@@ -173,6 +175,7 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
         ahead=_steps_ahead(stream, ranks.world_size),
         ready=prefetch + 1,
         room=max(1, prefetch),
+        room_bytes=min(Limits.room_bytes, max_bytes // _READY_PART),
         whole_steps=stream.work.pipeline.needs_whole_steps,
         in_order=stream.in_order,
     )
