@@ -98,10 +98,16 @@ def test_slow_consumer(many: str, pool_of_1: ri.Pool) -> None:
     assert found.share < WAIT_SHARE
 
 
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """More batches than are read ahead and lie ready together."""
+    return write_shards(tmp_path_factory.mktemp("more"), [220] * 4, side=2)
+
+
 @pytest.fixture
-def slow_web(many: str, web: WebServer) -> Callable[..., Dataset]:
+def slow_web(more: str, web: WebServer) -> Callable[..., Dataset]:
     """What is behind requests of 0.3 s, all but the index, which is there."""
-    for path in sorted(Path(many).parent.glob("*.tar")):
+    for path in sorted(Path(more).parent.glob("*.tar")):
         web.files[f"/{path.name}"] = path.read_bytes()
 
     def make(**read: Any) -> Dataset:
@@ -116,7 +122,7 @@ def slow_web(many: str, web: WebServer) -> Callable[..., Dataset]:
 
 def test_slow_storage(slow_web: Callable[..., Dataset], pool_of_1: ri.Pool) -> None:
     """A window has more requests than a reader has threads: fewer of larger blocks are advised, and remove it."""
-    found = found_to_be("storage", slow_web(block_bytes=2048), step=0.005, steps=12, pool=pool_of_1)
+    found = found_to_be("storage", slow_web(block_bytes=2048), step=0.005, steps=36, pool=pool_of_1)
     assert "cache_dir" in found.advice
     found_to_be("consumer", slow_web(**found.settings), step=0.005, steps=12, pool=pool_of_1)
 
@@ -125,7 +131,7 @@ def test_a_cache_against_slow_storage(
     slow_web: Callable[..., Dataset], web: WebServer, pool_of_1: ri.Pool, tmp_path: Path
 ) -> None:
     """As is advised too: what was read before comes from the disk, however slow the storage is now."""
-    data = slow_web(block_bytes=2048, cache_dir=tmp_path, cache_bytes=1 << 20)
+    data = slow_web(block_bytes=2048, cache_dir=tmp_path, cache_bytes=8 << 20)
     web.delay = 0.0
     with data.loader(pool=pool_of_1, epochs=1) as loader:
         for _ in loader:
