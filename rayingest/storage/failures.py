@@ -1,40 +1,23 @@
-"""What a failure of storage means, and how long an answer is waited for."""
+"""What a failure of storage means."""
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
 
-PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+class NotAFileError(OSError):
+    """What is there is neither a file nor a folder."""
+
+
+PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotAFileError)
 """Errors that another try does not mend."""
 
 _ABSENT = {404, 410}
 _RETRY_STATUS = {408, 425, 429}
-
-
-def within(seconds: float, operation: Callable[[], T]) -> T:
-    """`operation()` in a thread of its own; TimeoutError when it takes longer, the thread then left to end alone."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(operation())
-        except BaseException as error:  # handed to the caller, whatever it is
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="rayingest-storage", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def storage_errors() -> tuple[type[BaseException], ...]:

@@ -19,8 +19,9 @@ import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
+from rayingest.storage.deadline import within
 from rayingest.storage.disk_cache import DiskCache
-from rayingest.storage.failures import PERMANENT, is_transient, status_of, storage_errors, unmasking, within
+from rayingest.storage.failures import PERMANENT, NotAFileError, is_transient, status_of, storage_errors, unmasking
 from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, whole_if_there
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import FirstTimes, local_path
@@ -80,7 +81,7 @@ class Storage:
         path = local_path(url)
         if path is not None:
             size = LOCAL_BUFFER if buffer is None else buffer
-            return self.call(url, lambda: open(path, "rb", buffering=size), "open")  # type: ignore[return-value]
+            return self._in_time(url, lambda: local_files.open_file(path, size), "open")
         whole = self.size(url)
         raw = RangeFile(lambda begin, end: self.read_as_is(url, [(begin, end)], whole, mark)[0], whole)
         size = REMOTE_BUFFER if buffer is None else buffer
@@ -96,7 +97,7 @@ class Storage:
         """Several ranges of one file; with `size`, DataError when the file is not what it was, as by `check_size`."""
         path = local_path(url)
         if path is not None:
-            found, pieces = self.call(url, lambda: local_files.read_ranges(path, ranges))
+            found, pieces = self._in_time(url, lambda: local_files.read_ranges(path, ranges))
             if size is not None:
                 self._check_local(url, size, mark, found)
         else:
@@ -140,21 +141,21 @@ class Storage:
         """The whole file."""
         path = local_path(url)
         if path is not None:
-            return self.call(url, lambda: local_files.read_whole(path))
+            return self._in_time(url, lambda: local_files.read_whole(path))
         return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
 
     def read_if_there(self, url: str) -> bytes | None:
         """The whole file, None where there is none."""
         path = local_path(url)
         if path is not None:
-            return self.call(url, lambda: local_files.read_whole(path)) if os.path.exists(path) else None  # noqa: PTH110
+            return self.read_all(url) if os.path.exists(path) else None  # noqa: PTH110
         return self.on_filesystem(url, whole_if_there)
 
     def size(self, url: str) -> int:
         """Bytes of the file as it is now."""
         path = local_path(url)
         if path is not None:
-            return self.call(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
+            return self._in_time(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
         return self._now(url)[0]
 
     def check_size(self, url: str, size: int, mark: str = "") -> None:
@@ -165,7 +166,7 @@ class Storage:
         """
         path = local_path(url)
         if path is not None:
-            self._check_local(url, size, mark, self.call(url, lambda: os.stat(path), "stat"))  # noqa: PTH116
+            self._check_local(url, size, mark, self._in_time(url, lambda: os.stat(path), "stat"))  # noqa: PTH116
             return
         now = time.monotonic()
         asked, found, marked = self._known.get(url, (-_TRUSTED_S, -1, ""))
@@ -204,8 +205,7 @@ class Storage:
 
         if "memory" in protocols(fs):
             return self.call(url, ask, doing)
-        # A try that hangs may not take all of the time there is.
-        return self.call(url, lambda: within(self.deadline / 2, ask), doing)
+        return self._in_time(url, ask, doing)
 
     def filesystem(self, url: str) -> tuple[Any, str]:
         """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
@@ -217,6 +217,10 @@ class Storage:
             raise DataError(
                 f"cannot be reached: {self._shown(url, error)}", shard=redact(url), transient=True
             ) from None
+
+    def _in_time(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
+        """As by `call`; each try is in another thread, and may not take all of the time there is if it hangs."""
+        return self.call(url, lambda: within(self.deadline / 2, operation), doing)
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
         """`operation()` with retries; storage's own errors become ConfigError or DataError that name the file."""
@@ -284,6 +288,11 @@ class Storage:
     def _translated(self, url: str, doing: str, error: BaseException) -> ConfigError | DataError:
         if isinstance(error, FileNotFoundError):
             return DataError(f"cannot {doing} the file: it does not exist", shard=redact(url))
+        if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+            other = "a folder is in the file's place" if isinstance(error, IsADirectoryError) else "its folder is none"
+            return DataError(f"cannot {doing} the file: {other}", shard=redact(url))
+        if isinstance(error, NotAFileError):
+            return DataError(f"cannot {doing} the file: {error}", shard=redact(url))
         if isinstance(error, PERMANENT) or status_of(error) in {401, 403}:
             return ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}")
         passing = is_transient(error)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Sequence
+from typing import BinaryIO
 
+from rayingest.storage.failures import NotAFileError
 from rayingest.storage.redact import PIPE
 
 _REMEMBERED = 1 << 16
@@ -43,14 +46,27 @@ def local_path(url: str) -> str | None:
     return None if may_be_chain and not os.path.exists(path) else path  # noqa: PTH110
 
 
+def open_file(path: str, buffering: int = -1) -> BinaryIO:
+    """The file for reading; NotAFileError for a FIFO, whose writer is not waited for, or a device."""
+    file = open(path, "rb", buffering, opener=_without_waiting)  # noqa: SIM115 (the caller's)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise NotAFileError("a pipe, a socket or a device is in the file's place")
+    return file  # type: ignore[return-value]
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> tuple[os.stat_result, list[bytes]]:
     """What the system tells of the file, and its ranges, from one open file, so that they belong together."""
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path, buffering=0) as file:
         found = os.fstat(file.fileno())
         pieces = []
         for begin, end in ranges:
             file.seek(begin)
-            pieces.append(_read_fully(file, end - begin))
+            pieces.append(_read_fully(file, end - begin))  # type: ignore[arg-type]
         return found, pieces
 
 
@@ -69,5 +85,5 @@ def _read_fully(file: io.FileIO, count: int) -> bytes:
 
 def read_whole(path: str) -> bytes:
     """All of the file."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read()

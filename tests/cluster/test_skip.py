@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -228,13 +230,29 @@ def test_what_is_no_exception_is_the_samples_on_workers_too(shards: str, tmp_pat
     assert e.value.sample == 1
 
 
-def test_a_shard_cut_off_while_it_is_read_is_skipped_as_a_whole(tmp_path: Path, place: dict[str, Any]) -> None:
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: 11 * 512])
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("spoil", [cut_off, become_a_folder, become_a_pipe])
+def test_a_shard_spoiled_while_it_is_read_is_skipped_as_a_whole(
+    tmp_path: Path, place: dict[str, Any], spoil: Callable[[Path], None]
+) -> None:
     """What was read of it before stays; all other samples come, and every step."""
     pattern = write_shards(tmp_path, [30, 20, 30, 40])
     data = description(pattern, 12, fn=augment, window=48)
     with data.loader(epochs=1, **place, **SKIP) as loader:
-        path = tmp_path / "s-0001.tar"
-        path.write_bytes(path.read_bytes()[: 11 * 512])
+        spoil(tmp_path / "s-0001.tar")
         valid = [
             i
             for batch in loader

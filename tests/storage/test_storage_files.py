@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.storage import local_files
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import find_shards
 
@@ -161,6 +163,52 @@ def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unstea
         Storage(first_wait=0.0, deadline=0.1).read_all("unsteady://x")
     assert caught.value.transient
     assert unsteady.calls <= 3
+
+
+def test_a_local_disk_that_does_not_answer_meets_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a network's file system may, whose server is gone: each try's thread is left behind."""
+    path = tmp_path / "x"
+    path.write_bytes(DATA)
+    storage, answer = Storage(first_wait=0.0, deadline=0.1), threading.Event()
+    monkeypatch.setattr(local_files, "open_file", lambda *args, **kwargs: answer.wait())
+    monkeypatch.setattr("os.stat", lambda *args, **kwargs: answer.wait())
+    for operation in (storage.open, storage.read_all, storage.size, lambda url: storage.read_range(url, 0, 9)):
+        with pytest.raises(DataError, match="no answer within") as caught:
+            operation(str(path))
+        assert caught.value.transient
+    answer.set()
+
+
+def test_threads_that_wait_for_storage_serve_again_and_end(tmp_path: Path, wait_until: Any) -> None:
+    """One for those that wait at a time, also in a process that was forked, and none once nothing is read."""
+
+    def threads() -> int:
+        return sum(thread.name == "rayingest-storage" for thread in threading.enumerate())
+
+    wait_until(lambda: not threads())
+    (tmp_path / "x").write_bytes(DATA)
+    storage = Storage()
+    for _ in range(20):
+        storage.read_all(str(tmp_path / "x"))
+    assert threads() == 1
+    pid = os.fork()
+    if not pid:
+        os._exit(storage.read_all(str(tmp_path / "x")) != DATA)
+    assert os.waitpid(pid, 0)[1] == 0
+    wait_until(lambda: not threads())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"), [(os.mkfifo, "a pipe, a socket or a device"), (os.mkdir, "a folder is in the file's place")]
+)
+def test_what_is_no_file_is_an_error_at_once(tmp_path: Path, make: Any, words: str) -> None:
+    """Nobody may ever write to a pipe."""
+    make(tmp_path / "x")
+    storage = Storage(first_wait=60.0)
+    for operation in (storage.open, storage.read_all, lambda url: storage.read_range(url, 0, 9)):
+        with pytest.raises(DataError, match=words) as caught:
+            operation(str(tmp_path / "x"))
+        assert not caught.value.transient
 
 
 def test_web_failures_follow_their_status(web: Any) -> None:
