@@ -21,7 +21,7 @@ from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.kept import KeptFile
 from rayingest.streams import spans_of
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.functions import failure
+from rayingest.transforms.functions import failure, is_interrupt
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.program import compile_stages
 from rayingest.transforms.rows import Rows
@@ -88,9 +88,9 @@ class Measure:
     def _said(self, sample: dict[str, Any], where: dict[str, Any]) -> float:
         try:
             said = self.fn(sample)
-        except ConfigError:
-            raise
-        except Exception as error:
+        except BaseException as error:  # whatever it is: many a kind would end a worker
+            if isinstance(error, ConfigError) or is_interrupt(error):
+                raise
             raise failure(self.name, error, self.fn, **where) from error
         is_bool, is_whole = isinstance(said, (bool, np.bool_)), isinstance(said, (int, np.integer))
         if is_bool and self.gives is bool:

@@ -16,7 +16,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from rayingest.cluster.deaths import DEATHS
 from rayingest.errors import IngestError, WorkerError
 from rayingest.storage.index_cache import locked
-from rayingest.survey import Part, Progress, Survey
+from rayingest.survey import Part, Progress, Survey, do_parts
 
 _POLL_SECONDS = 0.2
 _BURIAL_SECONDS = 30.0
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @ray.remote(num_cpus=0, max_retries=3)
 def _do(parts: Sequence[Part]) -> list[Any]:
-    return [part() for part in parts]
+    return do_parts(parts, threads=1)  # in the main thread an interrupt of a user's function would be Ctrl-C
 
 
 class _Surveyor:

@@ -82,6 +82,21 @@ def test_filtered_streams_are_the_same_over_ray(shards: str, pool_of_1: ri.Pool,
         assert run(data, (1, 2, 3, 4)[step % 4], state=state)[0] == reference[step:]
 
 
+def break_off(sample: dict[str, Any]) -> bool:
+    """A filter that Ray's tasks could take for Ctrl-C."""
+    if sample["json"]["i"] == 99:
+        raise KeyboardInterrupt("broken off")
+    return True
+
+
+def test_an_interrupt_in_a_filter_is_the_samples(shards: str, pool_of_1: ri.Pool) -> None:
+    """In a task as in the calling process' threads."""
+    data = ri.read_webdataset(shards, block_bytes=4096).filter(break_off).batch(12)
+    with pytest.raises(ri.DataError, match=r"filter\(break_off\): KeyboardInterrupt: broken off") as caught:
+        run(data, pool=pool_of_1)
+    assert caught.value.sample == 99
+
+
 def test_bucketed_streams_are_the_same_over_ray_and_resumed(shards: str, pool_of_1: ri.Pool) -> None:
     """From a state before every step, on other ranks; a state of other lengths is refused."""
     data = bucketed(shards)
