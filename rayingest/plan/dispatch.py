@@ -8,8 +8,6 @@ are done and the step is due (`backlog`).
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rayingest.plan import events as ev
@@ -22,8 +20,6 @@ from rayingest.plan.workforce import Worker
 __all__ = ["Dispatch", "Limits"]
 
 _WALK_AT_ONCE = 32
-_ADVISED = 1.125
-"""Too small a budget is said together with so many times what would do for blocks and rows as large as seen so far."""
 
 
 class Dispatch(Eviction):
@@ -103,48 +99,69 @@ class Dispatch(Eviction):
     def _decode(self) -> None:
         """Have pieces decoded that lack nothing, the earliest first, as long as a decoder is free."""
         while (worker := self.workforce.free("decoder")) is not None:
-            if not self.pace.measured and self._decoding():
-                return  # the first decode shows what a row takes, before there are many
-            pieces = self._next_decode(worker)
-            if not pieces:
+            if self._measuring():
                 return
-            self._order_decode(worker, pieces)
+            attempts = self._next_decode(worker)
+            if not attempts:
+                return
+            self._order_decode(worker, attempts)
 
-    def _decoding(self) -> bool:
-        """Whether a decode is under way that is of use."""
+    def _measuring(self) -> bool:
+        """Whether the first decode is under way, which shows what a row takes: it may need whatever room there is."""
+        if self.pace.measured:
+            return False
         pieces = (piece for task in self.workforce.tasks.values() for piece in task.pieces)
         return any(piece.state is PieceState.DECODING and not piece.gone for piece in pieces)
 
-    def _next_decode(self, worker: Worker) -> list[Piece]:
-        """The ready pieces that make the worker's next task; a suspect waits for an idle worker, to be its only one."""
-        pieces: list[Piece] = []
+    def _next_decode(self, worker: Worker) -> list[tuple[Piece, int]]:
+        """The ready pieces that make the worker's next task, and what each is charged with; a suspect waits for an idle
+        worker, to be its only one.
+        """
+        attempts: list[tuple[Piece, int]] = []
         rows = 0.0
         while (piece := self.backlog.next_ready()) is not None:
-            if not (pieces or piece.step <= self._begin_by()) or not self._may_decode(piece):
+            if not (attempts or piece.step <= self._begin_by()):
                 break
-            if (pieces and rows + piece.size > self.pace.task_rows) or (piece.suspect and (pieces or worker.busy)):
+            if not self._may_decode(piece):
+                if attempts or not self._part_by_block(piece):
+                    break
+                continue
+            if (attempts and rows + piece.size > self.pace.task_rows) or (piece.suspect and (attempts or worker.busy)):
                 break
-            pieces.append(piece)
+            attempts.append((piece, self._begin_attempt(piece)))
             rows += piece.size
-            self._begin_attempt(piece)
             self.residency.stop_waiting(piece)
             piece.state = PieceState.DECODING
             if piece.suspect:
                 break
-        return pieces
+        return attempts
 
-    def _begin_attempt(self, piece: Piece) -> None:
-        """A decode of the piece begins: its output is charged, its blocks are held."""
-        charge = self.pace.output_bytes(piece.size)
+    def _part_by_block(self, piece: Piece) -> bool:
+        """Have a piece that does not fit beside all of its blocks made block by block; returns whether that is it."""
+        if piece.step != self.backlog.due or len(piece.blocks) == 1 or not self._is_stuck(piece):
+            return False
+        self._part_rows(piece, piece.row_blocks == piece.row_blocks[0])
+        return True
+
+    def _part_rows(self, piece: Piece, now: np.ndarray) -> None:
+        """Have these rows of a waiting piece (bool, one a row) decoded before its others."""
+        self._part(piece, [piece.part(now, piece.deaths), piece.part(~now, piece.deaths)])
+
+    def _begin_attempt(self, piece: Piece) -> int:
+        """A decode of the piece begins: its blocks are held, its output is charged; returns what with: what room there
+        is, where the step due is stuck with it.
+        """
+        charge = min(self._expected(piece), max(0, self.limits.max_bytes - self.held))
         piece.attempts += 1
         piece.charged += charge
         self.decode_bytes += charge
         self.residency.pin(piece)
+        return charge
 
-    def _order_decode(self, worker: Worker, pieces: list[Piece]) -> None:
-        charges = tuple(self.pace.output_bytes(piece.size) for piece in pieces)
+    def _order_decode(self, worker: Worker, attempts: list[tuple[Piece, int]]) -> None:
+        pieces, charges = zip(*attempts, strict=True)
         weight = worker.slots if pieces[0].suspect else 1
-        task = self.workforce.begin(worker, charges, pieces=tuple(pieces), weight=weight)
+        task = self.workforce.begin(worker, charges, pieces=pieces, weight=weight)
         self.counts["decodes"] += 1
         blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
         parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
@@ -155,7 +172,9 @@ class Dispatch(Eviction):
     def _hedge(self, number: int) -> None:
         """Have a late task done by another worker too, if that costs nothing else its room."""
         task = self.workforce.tasks.get(number)
-        if task is None or task.hedged or self.failed or (task.blocks and self.limits.in_order):
+        if task is None or task.hedged or self.failed:
+            return
+        if task.blocks and (self.limits.in_order or self._measuring()):
             return
         worker = self.workforce.free("decoder" if task.pieces else "reader", other_than=task.worker)
         if worker is None or self.held + sum(task.charges) > self.limits.max_bytes:
@@ -164,9 +183,7 @@ class Dispatch(Eviction):
             pieces = [p for p in task.pieces if p.state is PieceState.DECODING and not p.gone and not p.suspect]
             if not pieces or worker is task.worker:
                 return
-            for piece in pieces:
-                self._begin_attempt(piece)
-            self._order_decode(worker, pieces)
+            self._order_decode(worker, [(piece, self._begin_attempt(piece)) for piece in pieces])
         else:
             blocks = [block for block in map(self.residency.blocks.get, task.blocks) if block and block.awaited]
             if not blocks:
@@ -195,8 +212,8 @@ class Dispatch(Eviction):
 
     def _read(self) -> None:
         """Have blocks read, those needed first first, giving up such as are needed later."""
-        if not self.pace.measured and self._decoding():
-            return  # whatever room there is may be needed for what is being made
+        if self.failed or self._measuring():
+            return
         while (worker := self._reader()) is not None:
             blocks: list[Block] = []
             charges: list[int] = []
@@ -250,23 +267,19 @@ class Dispatch(Eviction):
         piece = block.uses[block.next_use]
         here = [number for number in piece.blocks if self.residency.blocks[number].state is BlockState.RESIDENT]
         if here:
-            now = np.isin(piece.row_blocks, here)
-            self._part(piece, [piece.part(now, piece.deaths), piece.part(~now, piece.deaths)])
+            self._part_rows(piece, np.isin(piece.row_blocks, here))
             self._decode()
-        elif not (self.workforce.tasks or self.lingering):
+        elif self.workforce.slots("decoder") and not (self.workforce.tasks or self.lingering):
             self._force(block)
 
     def _force(self, block: Block) -> None:
         """Nothing is under way and nothing fits: give up all that is needed later, outputs too, and then read; all the
         same where estimates are to blame, else fail.
         """
-        self._evict({victim.number: victim.nbytes for victim in self.residency.victims(block.next_use)})
-        if not self._goes_over_budget():
-            return  # this is asked again once the store has it back
-        size, chunk = self.residency.size(block.number), self.pace.output_bytes(self.backlog.longest)
-        if self.pace.measured and self.residency.measured and size + chunk > self.limits.max_bytes:
-            reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"
-            enough = math.ceil(_ADVISED * (self.residency.most() + chunk))
-            self._fail(ev.Fail(f"{reason}; give it {enough} or more", (block.number,)))
+        if not self._has_given_up(self.residency.victims(block.next_use)) or self.residency.held:
+            return  # this is asked again once the store has it back, or what is there was decoded
+        fits = self.residency.size(block.number) + self.outputs.nbytes <= self.limits.max_bytes
+        if self.residency.measured and not fits:
+            self._fail_for_room(block.number, self.outputs.nbytes)
         elif (worker := self.workforce.free("reader")) is not None:
             self._order_read(worker, [block], [self.residency.begin_read(block)])

@@ -8,34 +8,65 @@ it everything else: that is why nothing here can wait for itself.
 
 from __future__ import annotations
 
+import math
+
 from rayingest.plan import events as ev
 from rayingest.plan.outcomes import Outcomes
-from rayingest.plan.pieces import Key, Piece
+from rayingest.plan.pieces import FIRST, Key, Piece
 from rayingest.plan.residency import Block
+
+_ADVISED = 1.125
+"""Too small a budget is said together with so many times what would do for blocks and rows as large as seen so far."""
 
 
 class Eviction(Outcomes):
     """One stream's state, and its room."""
 
+    def _expected(self, piece: Piece) -> int:
+        """Bytes that the piece's output is expected to take in the store."""
+        return piece.known or self.pace.output_bytes(piece.size)
+
     def _fits_output(self, piece: Piece) -> bool:
-        """Whether a decode of the piece has room for its output; what is needed later is given up for the step due."""
-        size = self.pace.output_bytes(piece.size)
+        """Whether a decode of the piece has room for its output; what is needed later is given up for the step due.
+
+        One that it is stuck with is tried in what room there is: rows may be smaller than the largest.
+        """
+        size = self._expected(piece)
         if piece.step == self.backlog.due:
-            return self._free(self.held + size - self.limits.max_bytes, piece.key) or self._goes_over_budget()
+            if self._free(self.held + size - self.limits.max_bytes, piece.key):
+                return True
+            if len(piece.blocks) > 1 or not self._is_stuck(piece):
+                return False
+            if piece.known:
+                self._fail_for_room(piece.blocks[0], self.outputs.nbytes + piece.known)
+            return not piece.known
         later, kept = self._outputs()
         later += size + self.lingering
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
 
-    def _goes_over_budget(self) -> bool:
-        """Whether nothing is under way, and there is nothing to give up, so that estimates must have been wrong.
+    def _is_stuck(self, piece: Piece) -> bool:
+        """Whether there will not be more room for this piece of the step due: all but its own blocks is given up."""
+        others = [block for block in self.residency.victims(FIRST) if block.number not in piece.blocks]
+        return self._has_given_up(others)
 
-        Outputs of later steps are given up first, and those that others of no use are kept with.
+    def _has_given_up(self, blocks: list[Block]) -> bool:
+        """Whether nothing is under way, and the store has these blocks back, and outputs that the step due can do
+        without: of later steps, and such as others of no use are kept with.
         """
-        if not self.workforce.tasks:
+        if not (self.workforce.tasks or self.decode_bytes):
+            self._evict({block.number: block.nbytes for block in blocks})
             for piece in self.backlog.done():
                 if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
                     self._redo(piece)
-        return not (self.workforce.tasks or self.lingering)
+        return not (self.workforce.tasks or self.decode_bytes or self.lingering)
+
+    def _fail_for_room(self, block: int, chunk: int) -> None:
+        """The budget is too small for this block and outputs of so many bytes."""
+        size = self.residency.size(block)
+        chunk = max(chunk, self.pace.output_bytes(self.backlog.longest))
+        reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"
+        enough = math.ceil(_ADVISED * (self.residency.most() + chunk))
+        self._fail(ev.Fail(f"{reason}; give it {enough} or more", (block,)))
 
     def _redo(self, piece: Piece) -> None:
         """Give up a piece's output; it is made again later."""

@@ -219,6 +219,7 @@ class Outcomes:
                     self.pace.see_output(good, part.nbytes)
             made: Piece | None = None
             if part.left:
+                piece.known = part.nbytes
                 if piece.abandoned:
                     self._wait(piece)
             elif not piece.gone and piece.state is not PieceState.DONE:

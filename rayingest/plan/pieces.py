@@ -13,6 +13,7 @@ import numpy as np
 
 Key = tuple[int, int]
 """A piece's place in the order: (step, first row)."""
+FIRST: Key = (-1, 0)
 NEVER: Key = (1 << 62, 0)
 DEATHS_TO_PART = 2
 DEATHS_TO_BLAME = 4
@@ -35,9 +36,9 @@ class Piece:
 
     `missing` counts those of its blocks that are not in the store while it is waiting. `attempts` are the tasks under
     way that make it, and `charged` what their outputs are charged with; the first answer wins. `nbytes` is its output
-    when done. `gone`: no step needs it any more. `deaths`: workers that ended while they had it; `late`: one of them
-    was ended because it took too long. Pieces compare by their place in the order. What it costs goes by its `size`: so
-    much for `each` row.
+    when done, `known` what it was found to take where there was no room for it. `gone`: no step needs it any more.
+    `deaths`: workers that ended while they had it; `late`: one of them was ended because it took too long. Pieces
+    compare by their place in the order. What it costs goes by its `size`: so much for `each` row.
     """
 
     step: int
@@ -49,6 +50,7 @@ class Piece:
     attempts: int = 0
     charged: int = 0
     nbytes: int = 0
+    known: int = 0
     tries: int = 0
     deaths: int = 0
     late: bool = False

@@ -220,6 +220,7 @@ class Residency:
     def put_off(self, block: Block) -> None:
         """A read ended before it came to this block."""
         block.reads -= 1
+        self.rereads -= block.reads > 0
         if not block.readers:
             self.vanish(block)
 

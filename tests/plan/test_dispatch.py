@@ -113,10 +113,32 @@ def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, rea
     w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
     w.start(iter(steps))
     w.run()
-    assert w.most <= w.dispatch.limits.max_bytes + 4 * CHUNK
+    assert w.peak <= w.dispatch.limits.max_bytes
     assert w.failed is None
     assert_all_delivered(w.delivered, len(steps))
     assert w.dispatch.held == 0
+
+
+@settings(max_examples=200)
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(1, 600),
+    rows=st.sampled_from([1, 2, 4, 100]),
+    guess=st.sampled_from([0.1, 1.0, 20.0, 1000.0]),
+    inline_bytes=st.sampled_from([0, 60]),
+)
+def test_no_budget_is_exceeded_whatever_rows_turn_out_to_take(seed, budget, rows, guess, inline_bytes):
+    """Only by a first block that is larger than all of it: either all comes, or a block and a batch do not fit."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, expected_row_bytes=guess, max_bytes=budget, first_task_rows=rows, inline_bytes=inline_bytes)
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert max(w.most, w.peak) <= max(budget, sizes.max())
+    if w.failed is None:
+        assert_all_delivered(w.delivered, len(steps))
+    else:
+        assert budget < sizes[list(w.failed.blocks)].max() + 4 * CHUNK
 
 
 @given(seed=st.integers(0, 10**6), spare=st.integers(0, 8 * CHUNK), ready=st.integers(0, 40))
