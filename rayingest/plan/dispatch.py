@@ -276,7 +276,7 @@ class Dispatch(Eviction):
         """Nothing is under way and nothing fits: give up all that is needed later, outputs too, and then read; all the
         same where estimates are to blame, else fail.
         """
-        if not self._has_given_up(self.residency.victims(block.next_use)) or self.residency.held:
+        if not self._has_given_up(block.next_use) or self.residency.held:
             return  # this is asked again once the store has it back, or what is there was decoded
         fits = self.residency.size(block.number) + self.outputs.nbytes <= self.limits.max_bytes
         if self.residency.measured and not fits:

@@ -45,16 +45,16 @@ class Eviction(Outcomes):
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
 
     def _is_stuck(self, piece: Piece) -> bool:
-        """Whether there will not be more room for this piece of the step due: all but its own blocks is given up."""
-        others = [block for block in self.residency.victims(FIRST) if block.number not in piece.blocks]
-        return self._has_given_up(others)
+        """Whether there will not be more room for this piece of the step due."""
+        return self._has_given_up(FIRST, besides=piece.blocks)
 
-    def _has_given_up(self, blocks: list[Block]) -> bool:
-        """Whether nothing is under way, and the store has these blocks back, and outputs that the step due can do
-        without: of later steps, and such as others of no use are kept with.
+    def _has_given_up(self, key: Key, besides: tuple[int, ...] = ()) -> bool:
+        """Whether nothing is under way, and the store has back all that is not needed before `key`: other blocks than
+        these, and outputs of later steps, and such as others of no use are kept with.
         """
         if not (self.workforce.tasks or self.decode_bytes):
-            self._evict({block.number: block.nbytes for block in blocks})
+            victims = self.residency.victims(key)
+            self._evict({block.number: block.nbytes for block in victims if block.number not in besides})
             for piece in self.backlog.done():
                 if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
                     self._redo(piece)
