@@ -131,9 +131,9 @@ def run(
 
 
 def run_on_least(dataset: Dataset, pool: ri.Pool, **options: Any) -> tuple[list[Step], dict[str, Any]]:
-    """One pass of one rank on the smallest budget that works, as the first error tells it; and the loader's stats."""
+    """One pass of one rank on the smallest budget that works, as errors tell it; and the loader's stats."""
     budget = 1
-    for _ in range(2):
+    for _ in range(3):  # what a batch takes is not known before there is room for a block
         try:
             with dataset.loader(pool=pool, max_bytes=budget, epochs=1, **options) as loader:
                 return [joined([batch]) for batch in loader], loader.stats()

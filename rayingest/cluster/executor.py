@@ -142,7 +142,7 @@ class Executor:
         self.briefing.go_on()
         blocks = (Arrived(ref, call.member.node) for ref in call.refs[1 : 1 + len(fetched.nbytes)])
         self._answers.blocks[task] = dict(zip(call.command.blocks, blocks, strict=False))
-        return [ev.ReadDone(task, fetched.nbytes)]
+        return [ev.ReadDone(task, fetched.nbytes, fetched.left)]
 
     def decoded(self, task: int, future: Any) -> list[ev.Event]:
         """The arrays of a decode are on this node; where they came from another, they are in both stores."""
@@ -236,7 +236,7 @@ class Executor:
         """Have blocks read."""
         member = self._members[command.worker]
         spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
-        refs = self._connection.call(member.actor.read, self._key, spans, num_returns=returns)
+        refs = self._connection.call(member.actor.read, self._key, spans, command.nbytes, num_returns=returns)
         self._begin(command, member, refs, "read")
         if command.step is not None:
             first = picks_of(command.step)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +30,8 @@ BLOCK_OVERHEAD = 2048
 @dataclass(frozen=True)
 class Fetched:
     """What a read took: bytes of each block in the store, seconds, what storage counted meanwhile, and what there is to
-    say of each block (`Work.notes`). Fewer blocks than were asked for where there are no more yet.
+    say of each block (`Work.notes`). Fewer blocks than were asked for where there are no more yet; `left` are the bytes
+    of those that come next, for which there was no room.
 
     Or the `error` for which there are no blocks: told so, and not raised, as Ray logs each error of a block not asked
     for, which none of them is.
@@ -38,6 +41,7 @@ class Fetched:
     seconds: float
     tally: Tally
     notes: tuple[str, ...] = ()
+    left: tuple[int, ...] = ()
     error: IngestError | None = None
 
 
@@ -70,8 +74,10 @@ class Reader:
         if work is not None:
             work.close()
 
-    def read(self, key: str, spans: Spans) -> list[Any]:
-        """[Fetched, *blocks], None for each block that there is not; nothing but None for a stream forgotten."""
+    def read(self, key: str, spans: Spans, room: int) -> list[Any]:
+        """[Fetched, *blocks], None for each block that there is not, nothing but None for a stream forgotten. The first
+        that would go beyond `room` bytes and all behind it are left.
+        """
         begun = time.perf_counter()
         nothing = [None] * sum(len(span.blocks) for span in spans)
         work = self._work.get(key)
@@ -87,8 +93,10 @@ class Reader:
             told, self._told[key] = self._told.get(key, Tally()), work.tally
             tally = self._told[key] - told
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
-        fetched = Fetched(nbytes, time.perf_counter() - begun, tally, work.notes(tables), failed)
-        return [fetched, *tables, *nothing[len(tables) :]]
+        fit = bisect_right([*accumulate(nbytes)], room)
+        notes = work.notes(tables[:fit])
+        fetched = Fetched(nbytes[:fit], time.perf_counter() - begun, tally, notes, nbytes[fit:], failed)
+        return [fetched, *tables[:fit], *nothing[fit:]]
 
 
 def _columns(table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Schema]:

@@ -8,6 +8,8 @@ are done and the step is due (`backlog`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rayingest.plan import events as ev
@@ -36,8 +38,11 @@ class Dispatch(Eviction):
             self._walk()
             while self._deliver():
                 self._walk()
+            if not self.pace.measured:
+                self._read()  # beside the first decode, which is then given all room that is left
             self._decode()
             self._read()
+            self._unblock()
         commands, self._commands = self._commands, []
         return commands
 
@@ -126,13 +131,15 @@ class Dispatch(Eviction):
                 if attempts or not self._part_by_block(piece):
                     break
                 continue
-            if (attempts and rows + piece.size > self.pace.task_rows) or (piece.suspect and (attempts or worker.busy)):
+            if attempts and (rows + piece.size > self.pace.task_rows or piece.alone or piece.suspect):
+                break
+            if piece.suspect and worker.busy:
                 break
             attempts.append((piece, self._begin_attempt(piece)))
             rows += piece.size
             self.residency.stop_waiting(piece)
             piece.state = PieceState.DECODING
-            if piece.suspect:
+            if piece.suspect or piece.alone:
                 break
         return attempts
 
@@ -165,9 +172,12 @@ class Dispatch(Eviction):
         self.counts["decodes"] += 1
         blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
         parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
-        # The first decodes are not held to what rows were taken to be: nothing else is begun meanwhile.
-        room = sum(charges) + (0 if self.pace.measured else max(0, self.limits.max_bytes - self.held))
+        room = self._room(charges, self.pace.measured)
         self._commands.append(ev.Decode(task.number, worker.name, parts, blocks, room, pieces[0].suspect))
+
+    def _room(self, charges: Sequence[int], measured: bool) -> int:
+        """Bytes that a task may bring. The first is not held to what was expected: nothing else is begun meanwhile."""
+        return sum(charges) + (0 if measured else max(0, self.limits.max_bytes - self.held))
 
     def _hedge(self, number: int) -> None:
         """Have a late task done by another worker too, if that costs nothing else its room."""
@@ -188,7 +198,7 @@ class Dispatch(Eviction):
             blocks = [block for block in map(self.residency.blocks.get, task.blocks) if block and block.awaited]
             if not blocks:
                 return
-            self._order_read(worker, blocks, [self.residency.begin_read(block) for block in blocks])
+            self._order_read(worker, blocks, [self._begin_read(block) for block in blocks])
         task.hedged = True
         self.counts["hedges"] += 1
 
@@ -221,16 +231,17 @@ class Dispatch(Eviction):
                 if not self._make_room(block):
                     break
                 blocks.append(block)
-                charges.append(self.residency.begin_read(block))
+                charges.append(self._begin_read(block))
             if not blocks:
                 break
             self._order_read(worker, blocks, charges)
-        self._unblock()
 
     def _reader(self) -> Worker | None:
         """A reader that is to have another task. How many it has follows from how long they take: blocks are asked for
         as steps are taken, so what is under way is their rate times the storage's latency (Little, 1961).
         """
+        if not self.residency.measured and self._reading():
+            return None  # the first read shows what a block takes: it may need whatever room there is
         if self.limits.in_order:
             return None if self._reads_what_comes_first() else self.workforce.same_reader()
         worker = self.workforce.free("reader")
@@ -244,12 +255,21 @@ class Dispatch(Eviction):
         reading = (number for task in self.workforce.tasks.values() for number in task.blocks)
         return wanted is not None and any(self.residency.awaited_by(number) < wanted.next_use for number in reading)
 
+    def _reading(self) -> bool:
+        """Whether a read is under way that is of use."""
+        reading = (number for task in self.workforce.tasks.values() for number in task.blocks)
+        return any(self.residency.awaited_by(number) != NEVER for number in reading)
+
+    def _begin_read(self, block: Block) -> int:
+        """A read of the block begins; returns what it is charged with."""
+        return self.residency.begin_read(block, max(0, self.limits.max_bytes - self.held))
+
     def _joins(self, block: Block, others: list[Block], size: int) -> bool:
         """Whether a read of `others` may take this block too; what failed before is read alone."""
         if not others:
             return True
-        if self.limits.in_order and not self.residency.measured:
-            return False  # no index knows how large they are: the first one shows
+        if not self.residency.measured:
+            return False  # the first one shows how large they are
         fits = size + self.residency.size(block.number) <= self.limits.read_bytes
         return fits and len(others) < self.limits.read_blocks and not block.tries and not others[0].tries
 
@@ -257,10 +277,14 @@ class Dispatch(Eviction):
         task = self.workforce.begin(worker, tuple(charges), blocks=tuple(block.number for block in blocks))
         self.counts["reads"] += 1
         first = min(block.next_use for block in blocks)
-        self._commands.append(ev.Read(task.number, worker.name, task.blocks, None if first == NEVER else first[0]))
+        room = self._room(charges, self.residency.measured)
+        step = None if first == NEVER else first[0]
+        self._commands.append(ev.Read(task.number, worker.name, task.blocks, room, step))
 
     def _unblock(self) -> None:
         """Where the step due needs more blocks than fit, decode what is there, give that up, and go on."""
+        if self.failed or self._measuring():
+            return
         block = self.residency.next_wanted()
         if block is None or block.next_use[0] != self.backlog.due or self._over_budget(block) <= self.lingering:
             return
@@ -273,13 +297,12 @@ class Dispatch(Eviction):
             self._force(block)
 
     def _force(self, block: Block) -> None:
-        """Nothing is under way and nothing fits: give up all that is needed later, outputs too, and then read; all the
-        same where estimates are to blame, else fail.
+        """Nothing is under way and nothing fits: give up all that is needed later, outputs too, and then read in what
+        room there is, or fail where it is known not to do.
         """
         if not self._has_given_up(block.next_use) or self.residency.held:
             return  # this is asked again once the store has it back, or what is there was decoded
-        fits = self.residency.size(block.number) + self.outputs.nbytes <= self.limits.max_bytes
-        if self.residency.measured and not fits:
+        if block.known + self.outputs.nbytes > self.limits.max_bytes:
             self._fail_for_room(block.number, self.outputs.nbytes)
         elif (worker := self.workforce.free("reader")) is not None:
-            self._order_read(worker, [block], [self.residency.begin_read(block)])
+            self._order_read(worker, [block], [self._begin_read(block)])

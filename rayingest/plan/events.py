@@ -89,11 +89,13 @@ class WorkerLost:
 class ReadDone:
     """A read put its blocks into the store; their sizes, in the order of the command.
 
-    Of fewer where there are no more yet; the others are still to be read.
+    Those that come next were `left`, which take so much: all would go beyond the room that the read was given. They are
+    still to be read, and so are others behind them, where there are no more yet.
     """
 
     task: int
     nbytes: tuple[int, ...]
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,11 +184,14 @@ Event = (
 
 @dataclass(frozen=True)
 class Read:
-    """Have a reader put these blocks into the store. `step`: that needs one of them first, None where none does now."""
+    """Have a reader put these blocks into the store, as far as they take no more than `nbytes` together. `step`: that
+    needs one of them first, None where none does now.
+    """
 
     task: int
     worker: str
     blocks: tuple[int, ...]
+    nbytes: int
     step: int | None = None
 
 

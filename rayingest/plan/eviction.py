@@ -35,11 +35,13 @@ class Eviction(Outcomes):
         if piece.step == self.backlog.due:
             if self._free(self.held + size - self.limits.max_bytes, piece.key):
                 return True
-            if len(piece.blocks) > 1 or not self._is_stuck(piece):
+            if not self._is_stuck(piece):
                 return False
-            if piece.known:
+            if self.held + size <= self.limits.max_bytes:
+                return True
+            if piece.known and len(piece.blocks) == 1:
                 self._fail_for_room(piece.blocks[0], self.outputs.nbytes + piece.known)
-            return not piece.known
+            return not piece.known and len(piece.blocks) == 1
         later, kept = self._outputs()
         later += size + self.lingering
         return later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
@@ -72,6 +74,7 @@ class Eviction(Outcomes):
         """Give up a piece's output; it is made again later."""
         self._commands.append(ev.Discard(piece.task, (piece.index,)))
         self._release(piece)
+        piece.alone = True
         self._wait(piece, [piece.step + 1] * len(piece.blocks))
 
     def _outputs(self) -> tuple[int, int]:

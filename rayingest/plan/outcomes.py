@@ -79,8 +79,8 @@ class Outcomes:
 
     def _end_task(self, task: Task, event: ev.Event) -> None:
         match event:
-            case ev.ReadDone(_, nbytes):
-                self._end_read(task, nbytes)
+            case ev.ReadDone(_, nbytes, left):
+                self._end_read(task, nbytes, left)
             case ev.ReadFailed(_, error, final):
                 self._fail_read(task, error, final)
             case ev.DecodeDone(_, parts, seconds):
@@ -173,13 +173,14 @@ class Outcomes:
         self._wait(filled, [last[block] for block in filled.blocks])
         return rest
 
-    def _end_read(self, task: Task, nbytes: tuple[int, ...]) -> None:
+    def _end_read(self, task: Task, nbytes: tuple[int, ...], left: tuple[int, ...]) -> None:
         late = []
-        for number, charge, size in zip_longest(task.blocks, task.charges, nbytes):
+        sizes = (*nbytes, *left)
+        for place, (number, charge, size) in enumerate(zip_longest(task.blocks, task.charges, sizes, fillvalue=0)):
             block = self.residency.end_read(number, charge)
-            if size is None:
+            if place >= len(nbytes):
                 if block is not None:
-                    self.residency.put_off(block)
+                    self.residency.put_off(block, size)
                 continue
             self.counts["blocks_read"] += 1
             if block is None:

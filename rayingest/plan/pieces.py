@@ -37,8 +37,9 @@ class Piece:
     `missing` counts those of its blocks that are not in the store while it is waiting. `attempts` are the tasks under
     way that make it, and `charged` what their outputs are charged with; the first answer wins. `nbytes` is its output
     when done, `known` what it was found to take where there was no room for it. `gone`: no step needs it any more.
-    `deaths`: workers that ended while they had it; `late`: one of them was ended because it took too long. Pieces
-    compare by their place in the order. What it costs goes by its `size`: so much for `each` row.
+    `deaths`: workers that ended while they had it; `late`: one of them was ended because it took too long. `alone`: its
+    output was given up for room, and is not made together with others again, which may be in its way. Pieces compare by
+    their place in the order. What it costs goes by its `size`: so much for `each` row.
     """
 
     step: int
@@ -54,6 +55,7 @@ class Piece:
     tries: int = 0
     deaths: int = 0
     late: bool = False
+    alone: bool = False
     gone: bool = False
     task: int = -1
     index: int = -1
@@ -85,4 +87,6 @@ class Piece:
     def part(self, chosen: np.ndarray, deaths: int = 0) -> Piece:
         """A new piece of the chosen rows (bool, one a row)."""
         rows, blocks = self.rows[chosen], self.row_blocks[chosen]
-        return Piece(self.step, rows, blocks, self.each, tries=self.tries, deaths=deaths, late=self.late)
+        made = Piece(self.step, rows, blocks, self.each, tries=self.tries, deaths=deaths, late=self.late)
+        made.alone = self.alone
+        return made

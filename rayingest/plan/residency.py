@@ -18,7 +18,9 @@ import numpy as np
 from rayingest.plan.pieces import NEVER, Key, Piece
 
 _MARGIN = 0.25
-"""Added to what blocks took so far, where that was less than the index said (columns left out, for example)."""
+"""Added to what blocks took so far, unless that is what the index said: less where columns are left out, for example,
+more where they were compressed.
+"""
 
 
 class BlockState(enum.Enum):
@@ -35,13 +37,14 @@ class Block:
     """`uses`: all and only the waiting pieces that need it; `next_use` the first, found by the heap `keys`, in which
     those that wait no longer are left. `pins`: decodes that hold it.
 
-    `until`: from this step on, steps not yet walked do not need it. `nbytes` is its size while resident; `readers`
-    are the reads of it under way, each charged by itself.
+    `until`: from this step on, steps not yet walked do not need it. `nbytes` is its size while resident, `known` once
+    it was read; `readers` are the reads of it under way, each charged by itself.
     """
 
     number: int
     state: BlockState = BlockState.ABSENT
     nbytes: int = 0
+    known: int = 0
     until: int = 0
     uses: dict[Key, Piece] = field(default_factory=dict)
     keys: list[Key] = field(default_factory=list)
@@ -69,7 +72,7 @@ class Residency:
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
-        self._ratio, self._largest_ratio = 1.0, 0.0  # of true sizes to the index's figures
+        self._ratio, self._largest_ratio = 1.0, 0.0  # of sizes to the index's figures, expected and seen
         self.measured = False
         self.blocks: dict[int, Block] = {}
         self.held = 0
@@ -79,8 +82,11 @@ class Residency:
         self._expiring: list[tuple[int, int]] = []
 
     def size(self, number: int) -> int:
-        """Bytes that this block is expected to take at most: the index's figure, corrected by what arrived so far."""
-        return max(1, math.ceil(self._sizes[number] * min(self._ratio, max(1.0, self._largest_ratio))))
+        """Bytes that this block takes, or is expected to take at most: the index's figure, corrected by those seen."""
+        block = self.blocks.get(number)
+        if block is not None and block.known:
+            return block.known
+        return max(1, math.ceil(self._sizes[number] * self._ratio))
 
     def most(self) -> int:
         """Bytes that the largest block is expected to take: of all, or where these are not known, of those so far."""
@@ -164,14 +170,14 @@ class Residency:
         block = self.blocks.get(number)
         return block.next_use if block is not None and block.awaited else NEVER
 
-    def begin_read(self, block: Block) -> int:
-        """A read of the block begins; returns what it is charged with, its expected size."""
+    def begin_read(self, block: Block, room: int) -> int:
+        """A read of the block begins; returns what it is charged with, its expected size, or the `room` for it."""
         if block.state is BlockState.ABSENT:
             self.rereads += block.reads > 0
             block.reads += 1
         block.state = BlockState.READING
         block.readers += 1
-        charge = self.size(block.number)
+        charge = min(self.size(block.number), room)
         self.held += charge
         return charge
 
@@ -188,12 +194,7 @@ class Residency:
         """A block is in the store; returns the pieces that now lack nothing."""
         self.held += nbytes
         block.state, block.nbytes, block.tries = BlockState.RESIDENT, nbytes, 0
-        self._largest_ratio = max(self._largest_ratio, nbytes / max(1, int(self._sizes[block.number])))
-        self._ratio = self._largest_ratio * (1 + _MARGIN)
-        if not self.measured:
-            self.largest = math.ceil(self.largest * min(1.0, self._ratio))
-        self.measured = True
-        self.largest = max(self.largest, nbytes)
+        self._see(block, nbytes)
         for piece in block.uses.values():
             piece.missing -= 1
         return [piece for piece in block.uses.values() if not piece.missing]
@@ -217,8 +218,20 @@ class Residency:
         if block.uses:
             self._want(block)
 
-    def put_off(self, block: Block) -> None:
-        """A read ended before it came to this block."""
+    def _see(self, block: Block, nbytes: int) -> None:
+        block.known = nbytes
+        self._largest_ratio = max(self._largest_ratio, nbytes / max(1, int(self._sizes[block.number])))
+        expected = self._largest_ratio * (1 + _MARGIN)
+        self._ratio = expected if self._largest_ratio > 1 else min(1.0, expected)
+        if not self.measured:
+            self.largest = math.ceil(self.largest * min(1.0, self._ratio))
+        self.measured = True
+        self.largest = max(self.largest, nbytes)
+
+    def put_off(self, block: Block, nbytes: int = 0) -> None:
+        """A read ended before it came to this block, or had no room for what it takes."""
+        if nbytes:
+            self._see(block, nbytes)
         block.reads -= 1
         self.rereads -= block.reads > 0
         if not block.readers:

@@ -52,7 +52,7 @@ def test_tasks_of_a_stream_that_has_ended_are_no_errors(pool_of_1: ri.Pool) -> N
     """They may come after it was forgotten, and Ray would log each one."""
     (reader,) = [member.actor for member in pool_of_1.members if member.role == "reader"]
     (decoder,) = [member.actor for member in pool_of_1.members if member.role == "decoder"]
-    reading = reader.read.options(num_returns=3).remote("gone", [Span("a.tar", 9, "", [(0, 5, 1), (5, 9, 1)])])
+    reading = reader.read.options(num_returns=3).remote("gone", [Span("a.tar", 9, "", [(0, 5, 1), (5, 9, 1)])], 99)
     decoding = decoder.decode.options(num_returns=2).remote("gone", None, (), 0, BlockNote((), (), ()))
     assert ray.get(reading) == [None] * 3
     assert ray.get(decoding) == [Decoded((), 0.0), []]
