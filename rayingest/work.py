@@ -224,9 +224,13 @@ class Rows:
         misfit = self._misfit(work, samples)
         if misfit is not None:
             place, reason = misfit
-            where = RawRows(tables[self.table_of[place]]).where(int(self.row_of[place]))
-            raise DataError(reason, **where, sample=int(self.ordinals[place]))
+            raise DataError(reason, **self.where(tables, place))
         return samples, bad
+
+    def where(self, tables: Sequence[pa.Table], place: int) -> dict[str, Any]:
+        """`shard`, `offset`, `key` and `sample` of the sample at this place, for an error."""
+        where = RawRows(tables[self.table_of[place]]).where(int(self.row_of[place]))
+        return {**where, "sample": int(self.ordinals[place])}
 
     def some(self, places: np.ndarray) -> Rows:
         """Those at these places, which are not packed."""

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import ray
 
+from rayingest.cluster.sendable import check_sendable
 from rayingest.cluster.site import Site, here
 from rayingest.cluster.usage import Usage, own_usage
-from rayingest.errors import ConfigError, DataError, IngestError
+from rayingest.errors import DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.columnar import OpenBlock
@@ -127,39 +128,23 @@ def _each(
         if done and done[-1].left:
             done.append(PartDone(0, left=True))
             continue
-        result: Columns | list[dict[str, Any]] | None = None
+        result: Columns | list[dict[str, Any]] | None
         try:
             bad: dict[int, DataError] = {}
             result = rows.columns(work, blocks)
             if result is None:
                 samples, bad = rows.samples(work, tables)
                 wait = pipeline.needs_whole_steps and (bad or not is_whole)
-                result = list(samples) if wait else _sendable(pipeline.finish(samples, rows.layout))
+                result = list(samples) if wait else pipeline.finish(samples, rows.layout)
+                check_sendable(result, rows, bad, tables)
             room -= (size := _size(result))
             done.append(PartDone(size, bad=tuple(bad.items()), left=room < 0))
         except IngestError as error:
+            result = None  # which may be what cannot be sent
             done.append(PartDone(0, error))
         if not done[-1].left:
             results.append(result)
     return done, results
-
-
-_PLAIN = frozenset({str, bytes, dict, list, tuple, int, float, bool, type(None), np.ndarray})
-
-
-def _sendable(columns: Columns) -> Columns:
-    """The columns, if what is in lists can be sent to another process; ConfigError that names the field if not."""
-    for name, column in columns.items():
-        for kind in set(map(type, column)) - _PLAIN if isinstance(column, list) else ():
-            value = next(value for value in column if type(value) is kind)
-            try:
-                ray.cloudpickle.dumps(value)
-            except Exception as error:
-                raise ConfigError(
-                    f"field {name!r} is a {kind.__qualname__}, which cannot be sent to the training process ({error}): "
-                    "make it a number, an array, text or bytes in .map, or leave it out with .select"
-                ) from error
-    return columns
 
 
 def _size(value: Any) -> int:

@@ -16,6 +16,9 @@ class NotAFileError(OSError):
 PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotAFileError)
 """Errors that another try does not mend."""
 
+REFUSALS = (ValueError, TypeError, AttributeError, NotImplementedError)
+"""Errors of a library that was given options it does not know, or cannot work with."""
+
 _ABSENT = {404, 410}
 _RETRY_STATUS = {408, 425, 429}
 
@@ -48,10 +51,10 @@ def is_transient(error: BaseException) -> bool:
 def unmasked(error: FileNotFoundError) -> BaseException:
     """What really happened: fsspec's web files are "not found" whatever went wrong in looking for them.
 
-    A ValueError is a library's refusal of what it was given, as of a password in a URL beside a header with another.
+    That may be a library's refusal of what it was given, as of a password in a URL beside a header with another.
     """
     cause = error.__cause__
-    told: tuple[type[BaseException], ...] = (ValueError, *storage_errors())
+    told: tuple[type[BaseException], ...] = (*REFUSALS, *storage_errors())
     if not isinstance(cause, told) or isinstance(cause, FileNotFoundError) or status_of(cause) in _ABSENT:
         return error
     return cause

@@ -21,7 +21,15 @@ from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
 from rayingest.storage.deadline import within
 from rayingest.storage.disk_cache import DiskCache
-from rayingest.storage.failures import PERMANENT, NotAFileError, is_transient, status_of, storage_errors, unmasking
+from rayingest.storage.failures import (
+    PERMANENT,
+    REFUSALS,
+    NotAFileError,
+    is_transient,
+    status_of,
+    storage_errors,
+    unmasking,
+)
 from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, whole_if_there
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import FirstTimes, local_path
@@ -200,7 +208,7 @@ class Storage:
                 return unmasking(lambda: operation(fs, name))
             except IngestError:
                 raise
-            except (ValueError, TypeError, NotImplementedError) as error:  # options that the library cannot work with
+            except REFUSALS as error:
                 raise ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}") from None
 
         if "memory" in protocols(fs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,15 @@ _S3_CONFIG = {"max_pool_connections": 64, "retries": {"total_max_attempts": 1}}
 """Connections of a process: by default 10, which others would wait for. Tries of a call: by default five for each of
 ours, so that an address with nobody at it took most of a minute to be told.
 """
+_S3_WITH_USER = re.compile(r"(^|::)s3a?://(?!arn:)[^/]*(@|:(?!\d+/).*@)")
+"""With a password that may have a slash in it. s3fs takes all of it for a bucket's name, asks for that and logs it."""
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """The filesystem and the path in it. Raises what fsspec and the library below it do."""
     hide_credentials()
+    if _S3_WITH_USER.search(url):
+        raise ValueError('an s3:// URL has no user and password: give storage_options={"key": ..., "secret": ...}')
     if url.startswith(("s3://", "s3a://")):
         options = {**options, "config_kwargs": {**_S3_CONFIG, **(options.get("config_kwargs") or {})}}
     fs, name = fsspec.core.url_to_fs(url, **options)

@@ -164,7 +164,9 @@ def _may_pass(error: BaseException | None) -> bool:
 
     Kinds are told by name: libraries have classes of their own for that, beside Python's.
     """
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # an exception may come to be its own cause
+        seen.add(id(error))
         if any(_PASSING.search(kind.__name__) for kind in type(error).__mro__):
             return True
         error = error.__cause__ or error.__context__

@@ -143,17 +143,22 @@ def test_a_transform_that_raises_names_sample_shard_and_line(shards: str, place:
 
 
 def not_to_be_sent(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform whose result lives in one process."""
-    return {"i": sample["json"]["i"], "lock": threading.Lock()}
+    """A transform of whose results one lives in one process."""
+    i = sample["json"]["i"]
+    return {"i": i, "lock": threading.Lock() if i == 7 else None}
 
 
 def test_what_cannot_travel_is_said_once(shards: str, cluster: Any, pool_of_1: ri.Pool) -> None:
-    """A result names its field, a description what of it; nothing is tried again."""
+    """A result names its field and sample, skipped or not, a description what of it; nothing is tried again."""
     data = ri.read_webdataset(shards)
-    with data.map(not_to_be_sent).batch(4).loader(pool=pool_of_1) as loader:
-        with pytest.raises(ri.ConfigError, match=r"field 'lock' is a lock, which cannot be sent.*pickle"):
-            next(iter(loader))
-        assert loader.stats()["retries"] == 0
+    said = r"field 'lock' is a lock, which cannot be sent.*pickle.*s-0000\.tar, offset \d+, sample 7, key k000007\]"
+    for on_error in ("raise", "skip"):
+        with data.map(not_to_be_sent).batch(4).loader(pool=pool_of_1, on_error=on_error) as loader:
+            batches = iter(loader)
+            next(batches)
+            with pytest.raises(ri.ConfigError, match=said):
+                next(batches)
+            assert loader.stats()["retries"] == 0
     lock = threading.Lock()
     with pytest.raises(ri.ConfigError, match=r"\(Map\) cannot be sent to the workers.*a class given to \.map"):
         data.select(json="json").map(lambda sample: lock.locked() or sample).batch(4).loader(pool=pool_of_1)

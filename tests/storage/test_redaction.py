@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rayingest.errors import ConfigError
+from rayingest.storage.files import Storage
 from rayingest.storage.fsspec_log import hide_credentials
 from rayingest.storage.redact import redact, redact_text, shortened
 
@@ -150,3 +152,23 @@ def test_the_library_logs_without_credentials(name: str, caplog: pytest.LogCaptu
         "OSError: no answer from https://h/a.tar?sig=***",
     ]
     assert "SECRET" not in caplog.text
+
+
+@pytest.mark.parametrize("user", ["AKIAKEY:hunter2", "AKIAKEY:hun/ter2", "hunter2"])
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "simplecache::s3"])
+def test_an_s3_url_with_a_password_is_refused_unlogged(
+    user: str, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No library of S3 knows such URLs: it would be asked for a bucket of that name, again and again."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(ConfigError, match="storage_options=") as caught:
+        Storage().size(f"{scheme}://{user}@bucket/d/a.tar")
+    assert f"{scheme}://bucket/d/a.tar" in str(caught.value)
+    assert not any(part in caplog.text + str(caught.value) for part in user.replace("/", ":").split(":"))
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a@b.tar", "s3://bucket/a:b@c.tar", "s3://arn:aws:s3:x:1:accesspoint/p/a@b"]
+)
+def test_an_s3_url_may_have_such_letters_in_its_path(url: str) -> None:
+    """They are the key's, or an access point's."""
+    assert Storage().filesystem(url)[1] == url.removeprefix("s3://")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,24 @@ def test_a_server_that_does_not_answer_is_not_an_empty_match(urls: str) -> None:
             listed(f"{base}/{urls}", storage=Storage(attempts=2, first_wait=0.0))
     assert caught.value.transient
     assert str(caught.value.shard).startswith(base)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": "hunter2"}, "unexpected keyword argument 'key'"),
+        ({"password": "hunter2", "bogus": 1}, "unexpected keyword argument 'password'"),
+        ({"headers": {"X-Key": 5, "Y": "hunter2"}}, "TypeError"),
+        ({"headers": "X-Key: hunter2"}, "Error: "),
+    ],
+)
+def test_an_option_that_a_library_does_not_take_is_not_an_empty_match(web: Any, options: Any, said: str) -> None:
+    """The file is there, and nobody looked: what is told is the option, at once."""
+    web.files = {"/d/a.tar": b"a", "/d/": b'<a href="a.tar">a</a>'}
+    storage = Storage(options)
+    looks = [partial(listed, f"{web.url}/d/{name}", storage=storage) for name in ("a.tar", "*.tar", "{a,b}.tar", "")]
+    for look in [*looks, lambda: storage.size(f"{web.url}/d/a.tar")]:
+        with pytest.raises(ConfigError, match=said) as caught:
+            look()
+        assert "hunter2" not in str(caught.value)
+    assert not web.requests

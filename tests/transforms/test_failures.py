@@ -95,6 +95,17 @@ def test_what_an_exception_says_is_shortened(kind):
         assert str(failure("told on", caught.value, None)).count("characters more") == 1
 
 
+def test_an_exception_may_be_its_own_cause():
+    """As one that is kept and raised again is; the causes are gone through once."""
+    own, cause, context = ValueError("a"), KeyError("b"), OSError("c")
+    own.__cause__ = own
+    cause.__cause__, context.__context__ = context, cause
+    for error in (own, cause, context):
+        assert not failure("map f", error, None).transient
+    context.__cause__ = TimeoutError("d")
+    assert failure("map f", cause, None).transient
+
+
 class Odd(BaseException):
     """Not even an Exception."""
 
