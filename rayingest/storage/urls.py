@@ -116,7 +116,7 @@ def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
     missing: list[str] = []
     plain = [name for name in names if not _is_glob(name)]
     lists = lister.plain(storage, plain, suffixes)
-    lists |= {name: lister.glob(storage, name) for name in names if name not in lists}
+    lists |= {name: lister.glob(storage, name, suffixes) for name in names if name not in lists}
     for name in names:
         if not lists[name]:
             missing.append(name)
