@@ -96,12 +96,19 @@ def _walk(folder: str, suffixes: Sequence[str], above: set[tuple[int, int]]) -> 
     if identity in above:
         return
     for entry in entries:
-        if entry.is_dir():
+        if _is_folder(entry):
             yield from _walk(entry.path, suffixes, above | {identity})
         elif ends_in(entry.path, suffixes):
             yield entry.path
         elif "." not in entry.name and entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110
             raise _leads_nowhere(entry.path)  # it may have been a folder
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # links in a ring
+        raise _cannot_look_at(entry.path, error) from error
 
 
 def _cannot_look_at(path: str, error: OSError) -> ConfigError:

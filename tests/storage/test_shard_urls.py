@@ -218,6 +218,17 @@ def test_a_link_to_a_folder_that_is_not_there_is_an_error(shards: Path) -> None:
         listed(shards)
 
 
+@pytest.mark.parametrize("name", ["a-1.tar", "part-2", "notes.txt"])
+def test_links_in_a_ring_are_named(shards: Path, name: str) -> None:
+    """Nobody knows what they were to be."""
+    (shards / name).unlink(missing_ok=True)
+    (shards / name).symlink_to("ring")
+    (shards / "ring").symlink_to(name)
+    for urls in ways_to_name(shards)[: 5 if name == "a-1.tar" else 1]:
+        with pytest.raises(ConfigError, match=rf"cannot look at {shards}/(ring|{name}): "):
+            listed(urls)
+
+
 def test_a_pipe_in_the_place_of_a_shard_is_an_error(shards: Path) -> None:
     """One that nobody may ever write to is not waited for; one that is called like no shard is left alone."""
     (shards / "a-1.tar").unlink()
