@@ -134,6 +134,9 @@ def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) 
             assert nearby.split(", ")[: len(named)] == named, pattern
     with pytest.raises(ConfigError, match=r"matches no file .*\.tar, \.tar\.gz"):
         listed(shards / "empty")
+    (shards / "a-3.tar").mkdir()
+    with pytest.raises(ConfigError, match=r"match no file: .*/a-3\.tar \(of a folder, files ending in \.tar"):
+        listed(f"{shards}/a-{{0..3}}.tar")
     with pytest.raises(ConfigError, match="list of URLs is empty"):
         listed([])
     with pytest.raises(ConfigError, match="not a path"):
