@@ -56,6 +56,21 @@ def test_what_is_packed_is_what_was_there(name: str, tmp_path: Path) -> None:
     assert rows(ri.read_parquet(tmp_path / "tables").select(**ids)) == SAMPLES
 
 
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_a_file_that_is_gone_is_not_packed_as_nothing(tmp_path: Path, to: str) -> None:
+    """It is the error, by its name, whatever is left of its block."""
+    (tmp_path / "data").mkdir()
+    for i in range(3):
+        (tmp_path / "data" / f"{i}.bin").write_bytes(bytes([i]))
+    data = ri.read_files(tmp_path / "data")
+    indexed = survey(data, data.index_cache(), 0, False)
+    packing = Packing(data, indexed, str(tmp_path / "packed"), Layout(to=to, shard_bytes=500))
+    (tmp_path / "data" / "1.bin").unlink()
+    with pytest.raises(DataError, match="does not exist") as caught:
+        packing.pack(packing.shards[0])
+    assert (caught.value.shard, caught.value.sample) == (str(tmp_path / "data" / "1.bin"), 1)
+
+
 def test_data_without_stages_are_packed_as_they_lie(tmp_path: Path) -> None:
     """No picture is decoded; samples keep their keys; what a description takes is what is packed."""
     write_shards(tmp_path / "data", [20, 15])

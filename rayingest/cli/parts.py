@@ -72,6 +72,8 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
         if bad:
             raise bad[min(bad)]
         return SampleBlock(list(samples), *where)
+    for row in part.rows[np.isin(part.rows, list(raw.faults))].tolist():
+        raise DataError(raw.faults[row], **raw.where(row), sample=part.first + row)
     columns, encodings = {}, {}
     renamed = {name: _file_name(name, tables[0].schema.field(name)) for name in raw.names}
     if layout.to == "parquet":

@@ -28,6 +28,13 @@ def bytes_column(pieces: Sequence[Bytes], *, text: bool = False) -> pa.Array:
     return binary_column(pieces, np.fromiter(map(len, pieces), np.int64, len(pieces)), text=text)
 
 
+def nullable_column(pieces: Sequence[Bytes | None], *, text: bool = False) -> pa.Array:
+    """One value a piece, null for None."""
+    values = [b"" if piece is None else piece for piece in pieces]
+    valid = np.array([piece is not None for piece in pieces], bool)
+    return binary_column(values, np.fromiter(map(len, values), np.int64, len(values)), valid, text=text)
+
+
 def fixed_column(data: Bytes, rows: int) -> pa.Array:
     """Bytes as a column of so many values of one size, without a copy."""
     return pa.Array.from_buffers(pa.binary(len(data) // rows if rows else 0), rows, [None, pa.py_buffer(data)])

@@ -1,7 +1,9 @@
 """What a format of shards must offer, what it is given, and what all formats say alike.
 
 A raw table holds one row per sample in file order, undecoded, with the column `__offset__` (int64) and the schema
-metadata `shard` (the URL without credentials). Formats own no policy: they find blocks and read them.
+metadata `shard` (the URL without credentials). Where samples are of different files, `__file__` (string) has the URL of
+each, and where some of these cannot be had, `__fault__` (string) says why, null for the others. Formats own no policy:
+they find blocks and read them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, list_shards
 
-OFFSET = "__offset__"
+OFFSET, FILE, FAULT = "__offset__", "__file__", "__fault__"
 
 Block = tuple[int, int, int]
 """`(begin, end, samples)`: a range on block borders in the format's own units, and how many samples it must hold."""
@@ -119,8 +121,8 @@ def check_samples(shard: Shard, block: Block, found: int) -> None:
 
 def check_columns(shard: Shard, there: Sequence[str], columns: Columns) -> tuple[str, ...]:
     """The columns to read of those that are there; ConfigError for one that is not, or that has a name of ours."""
-    if OFFSET in there:
-        raise ConfigError(f"{shard.shown}: a column may not be called {OFFSET!r}")
+    if ours := [name for name in (OFFSET, FILE, FAULT) if name in there]:
+        raise ConfigError(f"{shard.shown}: a column may not be called {ours[0]!r}")
     if twice := [name for i, name in enumerate(there) if name in there[:i]]:
         raise ConfigError(f"{shard.shown}: two columns are called {twice[0]!r}; write the file with a name for each")
     unknown = [name for name in columns or () if name not in there and name != OFFSET]

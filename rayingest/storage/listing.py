@@ -6,10 +6,13 @@ import bisect
 import difflib
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from rayingest.errors import ConfigError
+from rayingest.storage.redact import redact
 
 UNKNOWN_SIZE = -1
 """The size of what no listing tells of: the output of a command."""
@@ -54,6 +57,19 @@ def within_url(url: str) -> str:
 def ends_in(url: str, suffixes: Sequence[str]) -> bool:
     """Whether the file's name ends in one of the suffixes, case aside."""
     return within_url(url).lower().endswith(tuple(suffixes))
+
+
+def refuse_lost_folders(folders: Iterable[str], matches: Collection[str], suffixes: Sequence[str]) -> None:
+    """ConfigError for a folder called like a shard that a glob matches, where nothing in it is among the matches."""
+    alike = [] if "" in suffixes else [folder for folder in folders if ends_in(folder, suffixes)]
+    ordered = sorted(matches) if alike else []
+    for folder in alike:
+        after = bisect.bisect(ordered, folder + "/")
+        if not any(name.startswith(folder + "/") for name in ordered[after : after + 1]):
+            raise ConfigError(
+                f"{redact(folder)} is a folder, and a glob takes files only: name the folder itself, match the files "
+                "in it, or take it away"
+            )
 
 
 def mark_of(info: dict[str, Any]) -> str:

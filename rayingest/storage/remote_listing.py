@@ -14,7 +14,7 @@ from typing import Any
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage.failures import unmasked
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found, common_prefix, ends_in, likeliest, mark_of
+from rayingest.storage.listing import Found, common_prefix, ends_in, likeliest, mark_of, refuse_lost_folders
 from rayingest.storage.redact import redact
 
 _AT_ONCE = 16
@@ -78,11 +78,13 @@ def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dic
     return found
 
 
-def glob(storage: Storage, url: str) -> list[Found]:
-    """Files that match; folders that match are left out."""
+def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
+    """Files that match; folders that match are left out, as far as `refuse_lost_folders` lets them."""
     form = _Form.of(storage, url)
     infos: Infos = storage.on_filesystem(url, lambda fs, name: _fresh(fs).glob(name, detail=True), "list")
-    return list(_with_sizes(storage, form, _files(infos)).values())
+    files = _files(infos)
+    refuse_lost_folders(map(form.url, infos.keys() - files.keys()), [form.url(name) for name in infos], suffixes)
+    return list(_with_sizes(storage, form, files).values())
 
 
 def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:

@@ -116,7 +116,7 @@ def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
     missing: list[str] = []
     plain = [name for name in names if not _is_glob(name)]
     lists = lister.plain(storage, plain, suffixes)
-    lists |= {name: lister.glob(storage, name) for name in names if name not in lists}
+    lists |= {name: lister.glob(storage, name, suffixes) for name in names if name not in lists}
     for name in names:
         if not lists[name]:
             missing.append(name)
@@ -154,7 +154,10 @@ def _nothing_there(
         what = f"{len(missing)} of the {len(names)} names in {redact(url)!r} match no file: {shown}"
     else:
         what = f"{redact(url)!r} matches no file"
-    rule = "" if ends_in(missing[0], suffixes) else f" (of a folder, files ending in {', '.join(suffixes)} are taken)"
+    path = local_path(missing[0])
+    is_folder = path is not None and os.path.isdir(path)  # noqa: PTH112
+    rule = f" (of a folder, files ending in {', '.join(suffixes)} are taken)"
+    rule = rule if is_folder or not ends_in(missing[0], suffixes) else ""
     return what + rule + (f"; nearby there are: {', '.join(nearby)}" if nearby else "")
 
 

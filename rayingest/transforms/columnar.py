@@ -126,7 +126,7 @@ def _padded(name: str, parts: Sequence[_Part], n: int, field: FieldType) -> Colu
 
 
 def _columns(rows: Rows, plan: Plan, schema: Schema) -> dict[str, _Column] | None:
-    if rows.has_documents or rows.has_members:
+    if rows.has_documents or rows.has_members or rows.faults:
         return None
     try:
         fields = plan(rows.names)

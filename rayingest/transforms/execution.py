@@ -160,6 +160,8 @@ class Execution:
         block, row = self._blocks[self._table_of[i]], self._row_of[i]
         if block.lacking is not None:
             raise DataError(str(block.lacking), **self._where(i)) from block.lacking
+        if row in block.rows.faults:
+            raise DataError(block.rows.faults[row], **self._where(i))
         if block.rows.has_documents:
             return self._read_document(block, row, i)
         sample: Sample = {}

@@ -21,7 +21,14 @@ from rayingest.formats.tf_example import Example
 from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
 from rayingest.transforms.encodings import default_of, value_of
 
-OFFSET, FILE, KEY, JSON, EXAMPLE = "__offset__", "__file__", "__key__", "__json__", "__example__"
+OFFSET, FILE, FAULT, KEY, JSON, EXAMPLE = (
+    "__offset__",
+    "__file__",
+    "__fault__",
+    "__key__",
+    "__json__",
+    "__example__",
+)
 _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
 
 Getter = Callable[[int], Any]
@@ -38,7 +45,7 @@ class Rows:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
-        self.names = tuple(name for name in table.column_names if name not in {OFFSET, FILE})
+        self.names = tuple(name for name in table.column_names if name not in {OFFSET, FILE, FAULT})
         self.has_documents = JSON in self.names or EXAMPLE in self.names
         self.has_members = KEY in self.names
         self._getters: dict[str, Getter] = {}
@@ -48,6 +55,13 @@ class Rows:
         """The shard's URL, None where the block does not say."""
         url = (self.table.schema.metadata or {}).get(b"shard")
         return None if url is None else url.decode()
+
+    @cached_property
+    def faults(self) -> Mapping[int, str]:
+        """Why rows cannot be had, by their numbers: those of which that is known."""
+        if FAULT not in self.table.column_names:
+            return {}
+        return {row: fault for row, fault in enumerate(self.table.column(FAULT).to_pylist()) if fault is not None}
 
     def where(self, row: int) -> dict[str, Any]:
         """`shard`, `offset` and `key` of a row, for an error."""

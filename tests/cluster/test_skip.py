@@ -262,6 +262,34 @@ def test_a_shard_spoiled_while_it_is_read_is_skipped_as_a_whole(
     assert sorted(valid) == [i for i in range(120) if not 30 <= i < 50]
 
 
+def test_of_files_in_folders_only_those_that_are_spoiled_are_skipped(tmp_path: Path, pool_of_3: ri.Pool) -> None:
+    """Cut off or gone, by their own names; the others of their blocks come. The same with Ray and without."""
+    for i in range(60):
+        (tmp_path / "data" / f"{i % 3}").mkdir(exist_ok=True, parents=True)
+        (tmp_path / "data" / f"{i % 3}" / f"{i:02d}.bin").write_bytes(bytes([i]) * 100)
+    data = ri.read_files(tmp_path / "data", block_bytes=1000).shuffle(seed=2, window=20).batch(10)
+    with data.loader(workers=0):
+        pass  # makes the index, which good data alone has
+    cut, gone = tmp_path / "data" / "0" / "12.bin", tmp_path / "data" / "2" / "59.bin"
+    times = {path: path.stat().st_mtime_ns for path in (cut, gone)}
+    streams = []
+    for name, options in (("local", {"workers": 0}), ("ray", {"pool": pool_of_3})):
+        for path, time_ns in times.items():  # as the index has them
+            path.write_bytes(bytes(100))
+            os.utime(path, ns=(time_ns, time_ns))
+        with data.loader(epochs=1, quarantine=tmp_path / name, **options, **SKIP) as loader:
+            cut.write_bytes(b"cut")
+            gone.unlink()
+            streams.append([(b["data"], b["__index__"].tolist(), b["__valid__"].tolist()) for b in loader])
+            assert (loader.stats()["samples_bad"], loader.stats()["stand_ins"]) == (2, 2)
+        told = {line["shard"]: (line["sample"], line["error"]) for line in quarantined(tmp_path / name)}
+        assert told == {
+            str(cut): (4, "the file changed since it was indexed: 100 bytes then, 3 now"),
+            str(gone): (59, "cannot read the file: it does not exist"),
+        }
+    assert streams[0] == streams[1]
+
+
 def time_out(sample: dict[str, Any]) -> dict[str, Any]:
     """A transform that waits for something in vain."""
     if sample["json"]["i"] == 99:

@@ -7,16 +7,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
 
 import rayingest as ri
+from rayingest.errors import DataError
 from rayingest.formats import files
 from rayingest.formats.bundles import bundle, unbundle
+from rayingest.formats.protocol import Shard
+from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found
+from rayingest.transforms.rows import Rows
 
 
 def write(folder: Path, names: list[str]) -> list[np.ndarray]:
@@ -71,13 +76,54 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             second.write_bytes(data)
             with pytest.raises(ri.DataError, match=said) as caught:
                 next(iter(loader))
-        assert caught.value.shard == str(second)
+        assert (caught.value.shard, caught.value.offset, caught.value.sample) == (str(second), 0, 1)
         second.write_bytes(whole)
     with ri.read_images(tmp_path).batch(3).loader(workers=0) as loader:
         second.unlink()
         with pytest.raises(ri.DataError, match="does not exist") as caught:
             next(iter(loader))
-    assert caught.value.shard == str(second)
+    assert (caught.value.shard, caught.value.offset, caught.value.sample) == (str(second), 0, 1)
+
+
+class _Failing(Storage):
+    """Of some files, by their names, reading fails in its own way."""
+
+    failures: ClassVar[dict[str, DataError]] = {}
+
+    def read_all(self, url: str) -> bytes:
+        failure = self.failures.get(url.rpartition("/")[2])
+        if failure is not None:
+            raise failure
+        return super().read_all(url)
+
+
+@pytest.mark.parametrize("on", ["disk", "other storage"])
+def test_one_file_is_at_fault_for_itself_alone(tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of its block are read; where storage fails for a time, nobody knows, and all is to be read again."""
+    names = ["a/1.bin", "a/2.bin", "b/1.bin", "b/3.bin"]
+    root = f"{tmp_path}/" if on == "disk" else f"memory://{tmp_path.name}/"
+    for i, name in enumerate(names):
+        with fsspec.open(root + name, "wb", auto_mkdir=True) as file:
+            file.write(bytes([i]) * 7)
+    storage = _Failing()
+    listing = files.FORMAT.shards(root, storage, 1 << 20, {})
+    shard = Shard(storage, listing.url(0), listing.sizes[0])
+    with fsspec.open(root + "a/2.bin", "wb") as file:
+        file.write(b"short")
+    fsspec.filesystem("file" if on == "disk" else "memory").rm(root + "b/1.bin")
+    (table,) = files.FORMAT.read(shard, [(0, 28, 4)], ("path", "data"))
+    assert table.column_names[:2] == ["path", "data"]
+    assert table.column("data").to_pylist() == [b"\0" * 7, None, None, b"\3" * 7]
+    rows = Rows(table)
+    changed, absent = "the file changed since it was indexed: 7 bytes then, 5 now", "it does not exist"
+    assert rows.names == ("path", "data")
+    assert (list(rows.faults), rows.faults[1]) == ([1, 2], changed)
+    assert absent in rows.faults[2]
+    monkeypatch.setitem(_Failing.failures, "3.bin", DataError("no answer", transient=True))
+    with pytest.raises(DataError, match="no answer"):
+        files.FORMAT.read(shard, [(0, 28, 4)], None)
+    (table,) = files.FORMAT.read(shard, [(0, 28, 4)], ("label",))
+    assert not Rows(table).faults
 
 
 def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path) -> None:

@@ -130,11 +130,12 @@ def test_damaged_pages_are_found_by_their_checksum(tmp_path: Path) -> None:
         read(str(path), blocks)
 
 
-def test_a_column_with_our_name_is_refused(tmp_path: Path) -> None:
-    """It would be overwritten."""
+@pytest.mark.parametrize("name", ["__offset__", "__file__", "__fault__"])
+def test_a_column_with_our_name_is_refused(tmp_path: Path, name: str) -> None:
+    """It would be overwritten, or left out."""
     path = str(tmp_path / "o.parquet")
-    pq.write_table(pa.table({"__offset__": [1]}), path)
-    with pytest.raises(ConfigError, match="__offset__"):
+    pq.write_table(pa.table({name: [1]}), path)
+    with pytest.raises(ConfigError, match=name):
         read(path, index(path))
 
 

@@ -135,6 +135,9 @@ def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) 
             assert nearby.split(", ")[: len(named)] == named, pattern
     with pytest.raises(ConfigError, match=r"matches no file .*\.tar, \.tar\.gz"):
         listed(shards / "empty")
+    (shards / "a-3.tar").mkdir()
+    with pytest.raises(ConfigError, match=r"match no file: .*/a-3\.tar \(of a folder, files ending in \.tar"):
+        listed(f"{shards}/a-{{0..3}}.tar")
     with pytest.raises(ConfigError, match="list of URLs is empty"):
         listed([])
     with pytest.raises(ConfigError, match="not a path"):
@@ -190,6 +193,72 @@ def test_links_are_followed_and_loops_end(tmp_path: Path, shards: Path) -> None:
     found = listed(tmp_path / "other")
     assert f"{tmp_path}/other/linked/deep/c.tar.gz" in [found.url(i) for i in range(len(found))]
     assert listed(shards / "sub").paths[0] == "b.TAR"
+
+
+def ways_to_name(folder: Path) -> list[Any]:
+    """All that mean the shards of the folder, of which `a-1.tar` is one."""
+    return [folder, f"{folder}/*.tar", f"{folder}/**", f"{folder}/a-{{0..2}}.tar", [folder / "a-1.tar"]]
+
+
+def test_a_link_that_leads_nowhere_is_an_error(shards: Path) -> None:
+    """However it is named: with the link, and where it leads in the end. Links to what is no shard are nobody's."""
+    (shards / "a-1.tar").unlink()
+    (shards / "a-1.tar").symlink_to("annex/key")
+    (shards / "annex").symlink_to(shards / "unmounted")
+    (shards / "notes.txt").symlink_to("nowhere")
+    for urls in ways_to_name(shards):
+        with pytest.raises(ConfigError) as caught:
+            listed(urls)
+        assert f"{shards}/a-1.tar is a link to {shards}/unmounted/key, which does not exist: fetch" in str(caught.value)
+    (shards / "unmounted").mkdir()
+    (shards / "unmounted" / "key").write_bytes(b"fetched")
+    assert listed(shards).sizes[1] == len(b"fetched")
+
+
+def test_a_link_to_a_folder_that_is_not_there_is_an_error(shards: Path) -> None:
+    """All that was in it would be missing."""
+    (shards / "part-2").symlink_to("/unmounted/part-2")
+    with pytest.raises(ConfigError, match=r"/part-2 is a link to /unmounted/part-2, which does not exist"):
+        listed(shards)
+
+
+@pytest.mark.parametrize("name", ["a-1.tar", "part-2", "notes.txt"])
+def test_links_in_a_ring_are_named(shards: Path, name: str) -> None:
+    """Nobody knows what they were to be."""
+    (shards / name).unlink(missing_ok=True)
+    (shards / name).symlink_to("ring")
+    (shards / "ring").symlink_to(name)
+    for urls in ways_to_name(shards)[: 5 if name == "a-1.tar" else 1]:
+        with pytest.raises(ConfigError, match=rf"cannot look at {shards}/(ring|{name}): "):
+            listed(urls)
+
+
+def test_a_pipe_in_the_place_of_a_shard_is_an_error(shards: Path) -> None:
+    """One that nobody may ever write to is not waited for; one that is called like no shard is left alone."""
+    (shards / "a-1.tar").unlink()
+    os.mkfifo(shards / "a-1.tar")
+    for urls in ways_to_name(shards):
+        with pytest.raises(ConfigError, match=r"a-1\.tar is a pipe, a socket or a device, and only files"):
+            listed(urls)
+    (shards / "a-1.tar").rename(shards / "control")
+    assert listed(shards).paths == tuple(path for path in ALL if path != "a-1.tar")
+
+
+def test_a_folder_called_like_a_shard_is_not_left_out_of_a_glob(shards: Path) -> None:
+    """Unless what is in it is taken; named by itself it is a folder like any other. The same on other storage."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    for name in ("a-1.tar/part.tar", "a-0.tar"):
+        fs.pipe_file(f"/bucket/{name}", b"x")
+    (shards / "a-1.tar").unlink()
+    (shards / "a-1.tar").mkdir()
+    (shards / "a-1.tar" / "part.tar").write_bytes(b"x")
+    for base in (str(shards), "memory://bucket"):
+        for pattern in ("*.tar", "*", "a-{0,1}*"):
+            with pytest.raises(ConfigError, match=rf"{base}/a-1\.tar is a folder, and a glob takes files only"):
+                listed(f"{base}/{pattern}")
+        for pattern in ("**/*.tar", "a-{0,1}.tar"):
+            assert {"a-0.tar", "a-1.tar/part.tar"} <= set(listed(f"{base}/{pattern}").paths)
 
 
 def test_too_large_a_brace_range_is_refused_fast() -> None:
