@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2, help="decoders, and workers of each DataLoader")
     parser.add_argument("--batches", type=int, default=24, help="timed in a turn")
-    parser.add_argument("--drain", type=int, default=10, help="batches of a turn that are not timed")
+    parser.add_argument("--drain", type=int, default=32, help="batches of a turn that are not timed")
     parser.add_argument("--epochs", type=int, default=4, help="epochs whose first batches are timed, at the start")
     parser.add_argument("--path", choices=PATHS, default=TURBO, help="how ours decodes")
     parser.add_argument("--peer-path", choices=PATHS, default=PILLOW, help="how the DataLoaders decode")

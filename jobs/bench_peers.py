@@ -60,7 +60,7 @@ TABLES = {"forked": tables.FORKED, "on_ray": tables.ON_RAY}
 SLOW = "Hugging Face, defaults"
 """Takes most of a millisecond for a row of a table, so a turn of hundreds of batches of them would take minutes."""
 CASES = {
-    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 16, 24),
+    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 16, 32),
     "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, **TABLES),
     "tabular": Case(
         tables.float_columns,

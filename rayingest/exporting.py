@@ -79,7 +79,7 @@ def _samples(row: dict[str, Any], shared: Any, epoch: int) -> Iterator[dict[str,
     part: _Part = row["part"]
     work = _work(shared)
     chosen = Rows(epoch, np.zeros_like(part.rows), part.rows, part.ordinals)
-    samples, _ = chosen.samples(work, work.read(part.spans))
+    samples, _ = chosen.samples(work, [work.open(table) for table in work.read(part.spans)])
     for sample, ordinal in zip(samples, part.ordinals.tolist(), strict=True):
         yield {**sample, "__index__": ordinal}
 

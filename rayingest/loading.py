@@ -96,7 +96,7 @@ def make_loader(
         after_copy: by field, a function of the tensor, run on the device after the copy (`images.Normalize`).
         start_timeout: seconds to wait for a cluster and for the first decoder.
         decode_timeout: seconds after which a decode is ended with its worker and tried elsewhere, in halves, until the
-            sample at fault is known; tasks are sized to take 0.2. Not with `workers=0`.
+            sample at fault is known; tasks are sized to take 0.4. Not with `workers=0`.
         on_error: "raise" what is wrong with a sample in its step's place, or "skip": another sample of its window
             stands in for it, with `__valid__` False. Time-outs and mistakes in the description are never skipped.
         max_errors: with "skip", how many samples may be bad (a whole number), or which part of this rank's rows may be

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rayingest.errors import DataError, IngestError
 from rayingest.plan.durations import Durations
@@ -20,6 +19,7 @@ from rayingest.plan.protocols import Batch, array_bytes
 from rayingest.plan.standins import FilledStep, Known
 from rayingest.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.streams import Stream
+from rayingest.transforms.opened import OpenBlock
 from rayingest.transforms.pipeline import Samples
 
 
@@ -38,7 +38,7 @@ class LocalSource:
     ) -> None:
         self._stream, self._max_bytes, self._quarantine, self._tick = stream, max_bytes, quarantine, tick
         self._steps = stream.steps(0, 0)
-        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
+        self._blocks: OrderedDict[int, OpenBlock] = OrderedDict()
         self._held = 0
         self._known = Known()
         self._closed = False
@@ -98,7 +98,7 @@ class LocalSource:
 
     def close(self) -> None:
         self._closed = True
-        self._tables.clear()
+        self._blocks.clear()
         self._stream.work.close()
 
     def _samples(self, step: FilledStep) -> Samples:
@@ -106,8 +106,8 @@ class LocalSource:
         rows = np.arange(len(step.own.block))
         done: list[tuple[np.ndarray, Samples]] = []
         while len(rows):
-            blocks, tables = self._readable(step, rows)
-            samples, bad = self._stream.rows(step.picks, rows, blocks).samples(self._stream.work, tables)
+            numbers, blocks = self._readable(step, rows)
+            samples, bad = self._stream.rows(step.picks, rows, numbers).samples(self._stream.work, blocks)
             done.append((np.delete(rows, list(bad)), samples))
             for place, error in bad.items():
                 self._fill(step, int(rows[place]), error)
@@ -117,8 +117,8 @@ class LocalSource:
         by_row = {row: sample for some, samples in done for row, sample in zip(some.tolist(), samples, strict=True)}
         return Samples(by_row[row] for row in sorted(by_row))
 
-    def _readable(self, step: FilledStep, rows: np.ndarray) -> tuple[np.ndarray, list[pa.Table]]:
-        """The blocks that these rows are in and their tables, after stand-ins took the places of unreadable ones."""
+    def _readable(self, step: FilledStep, rows: np.ndarray) -> tuple[np.ndarray, list[OpenBlock]]:
+        """The numbers of these rows' blocks, and the blocks, after stand-ins took the places of unreadable ones."""
         while True:
             blocks = np.unique(step.picks.block[rows])
             try:
@@ -140,13 +140,13 @@ class LocalSource:
         if isinstance(found, DataError):
             raise self._stream.named(found, step.own, row)
 
-    def _fetch(self, blocks: list[int]) -> list[pa.Table]:
+    def _fetch(self, blocks: list[int]) -> list[OpenBlock]:
         begun = time.perf_counter()
-        absent = [number for number in blocks if number not in self._tables]
+        absent = [number for number in blocks if number not in self._blocks]
         read = self._stream.work.read(self._stream.spans(absent))
         self._stream.noted(absent, self._stream.work.notes(read))
         for number, table in zip(absent, read, strict=True):
-            self._tables[number] = table
+            self._blocks[number] = self._stream.work.open(table)
             self._held += table.nbytes
             self._counts["blocks_read"] += 1
             self._counts["bytes_read"] += table.nbytes
@@ -154,9 +154,9 @@ class LocalSource:
         self._counts["read_seconds"] += took
         if absent:
             self._reads.add(took)
-        tables = [self._tables[number] for number in blocks]
+        opened = [self._blocks[number] for number in blocks]
         for number in blocks:
-            self._tables.move_to_end(number)
-        while self._held > self._max_bytes and len(self._tables) > len(blocks):
-            self._held -= self._tables.popitem(last=False)[1].nbytes
-        return tables
+            self._blocks.move_to_end(number)
+        while self._held > self._max_bytes and len(self._blocks) > len(blocks):
+            self._held -= self._blocks.popitem(last=False)[1].table.nbytes
+        return opened

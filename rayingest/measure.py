@@ -24,7 +24,6 @@ from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.program import compile_stages
-from rayingest.transforms.rows import Rows
 from rayingest.transforms.stages import Decode, Select, Stage
 from rayingest.work import SourceWork, Spans
 
@@ -77,12 +76,12 @@ class Measure:
         """
         found: list[float] = []
         for table, first in zip(work.read(spans), ordinals.tolist(), strict=True):
-            rows = Rows(table)
+            block = work.open(table)
             for begin in range(0, table.num_rows, _SAMPLES_AT_ONCE):
                 row = np.arange(begin, min(table.num_rows, begin + _SAMPLES_AT_ONCE))
-                samples = work.pipeline.run_samples([table], np.zeros_like(row), row, first + row, 0)
+                samples = work.pipeline.run([block], np.zeros_like(row), row, first + row, 0)
                 for sample, i in zip(samples, row.tolist(), strict=True):
-                    found.append(self._said(sample, {**rows.where(i), "sample": first + i}))
+                    found.append(self._said(sample, {**block.rows.where(i), "sample": first + i}))
         return np.array(found, self.gives)
 
     def _said(self, sample: dict[str, Any], where: dict[str, Any]) -> float:

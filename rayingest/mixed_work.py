@@ -16,7 +16,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.storage.tally import Tally
 from rayingest.transforms.agreement import agreed
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.columnar import OpenBlock
+from rayingest.transforms.opened import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples
 from rayingest.transforms.stages import Stage
 from rayingest.work import Head, Rows, SourceWork, Span, Spans, read_shards
@@ -88,14 +88,14 @@ class MixedWork:
     def open(self, table: pa.Table) -> OpenBlock:
         return self._works[_source_of(table)].open(table)
 
-    def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
-        source = np.array([_source_of(table) for table in tables])[rows.table_of]
+    def run(self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
+        source = np.array([_source_of(block.table) for block in blocks])[rows.table_of]
         made: dict[int, Any] = {}
         samples = Samples()
         for number in np.unique(source).tolist():
             places = np.flatnonzero(source == number)
             wrong: dict[int, DataError] | None = None if bad is None else {}
-            samples = self._works[number].run(tables, rows.some(places), wrong)
+            samples = self._works[number].run(blocks, rows.some(places), wrong)
             if bad is not None and wrong:
                 bad.update((int(places[place]), error) for place, error in wrong.items())
                 places = np.delete(places, list(wrong))

@@ -23,7 +23,7 @@ from rayingest.plan.protocols import Columns
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.tally import Tally
-from rayingest.transforms.columnar import OpenBlock
+from rayingest.transforms.opened import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples
 from rayingest.transforms.rows import Rows as RawRows
 from rayingest.transforms.stages import Stage
@@ -93,8 +93,8 @@ class Work(Protocol):
     def open(self, table: pa.Table) -> OpenBlock:
         """A raw block, to take samples from many times."""
 
-    def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
-        """The rows' samples, as of `Pipeline.run_samples`."""
+    def run(self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
+        """The rows' samples, as of `Pipeline.run`."""
 
     def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
         """What is to be told of each table that `read` gave, besides its bytes; () for nothing."""
@@ -154,9 +154,9 @@ class SourceWork:
     def close(self) -> None:
         pass
 
-    def run(self, tables: Sequence[pa.Table], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
+    def run(self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None) -> Samples:
         cycle = rows.cycle if rows.passes is None else rows.passes
-        return self.pipeline.run_samples(tables, rows.table_of, rows.row_of, rows.ordinals, cycle, bad)
+        return self.pipeline.run(blocks, rows.table_of, rows.row_of, rows.ordinals, cycle, bad)
 
     def learnt(self, heads: Sequence[Head]) -> Self:
         first: DataError | None = None
@@ -203,7 +203,7 @@ def read_shards(spans: Spans, read: Callable[[Span], list[pa.Table]]) -> list[pa
 
 @dataclass(frozen=True)
 class Rows:
-    """Samples to decode together: sample i is row `row_of[i]` of table `table_of[i]`; int64 arrays of one length.
+    """Samples to decode together: sample i is row `row_of[i]` of block `table_of[i]`; int64 arrays of one length.
 
     `passes` has the cycle of each in its own source, where there are several. Where they are packed, sample i must be
     `lengths[i]` long, and `layout` is that of all the step's, if they are that.
@@ -217,19 +217,19 @@ class Rows:
     layout: Layout | None = None
     passes: np.ndarray | None = None
 
-    def samples(self, work: Work, tables: Sequence[pa.Table]) -> tuple[Samples, dict[int, DataError]]:
+    def samples(self, work: Work, blocks: Sequence[OpenBlock]) -> tuple[Samples, dict[int, DataError]]:
         """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
         bad: dict[int, DataError] = {}
-        samples = work.run(tables, self, bad if work.skip else None)
+        samples = work.run(blocks, self, bad if work.skip else None)
         misfit = self._misfit(work, samples)
         if misfit is not None:
             place, reason = misfit
-            raise DataError(reason, **self.where(tables, place))
+            raise DataError(reason, **self.where(blocks, place))
         return samples, bad
 
-    def where(self, tables: Sequence[pa.Table], place: int) -> dict[str, Any]:
+    def where(self, blocks: Sequence[OpenBlock], place: int) -> dict[str, Any]:
         """`shard`, `offset`, `key` and `sample` of the sample at this place, for an error."""
-        where = RawRows(tables[self.table_of[place]]).where(int(self.row_of[place]))
+        where = blocks[self.table_of[place]].rows.where(int(self.row_of[place]))
         return {**where, "sample": int(self.ordinals[place])}
 
     def some(self, places: np.ndarray) -> Rows:

@@ -65,10 +65,11 @@ class Part:
 def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
     """The samples of a part: as stages made them, or where there are none as they lie there, images done to."""
     tables = work.read([part.span])
-    raw = RawRows(tables[0])
+    block = work.open(tables[0])
+    raw = block.rows
     where = raw, part.rows, part.ordinals
     if work.pipeline.stages:
-        samples, bad = Rows(0, np.zeros_like(part.rows), part.rows, part.ordinals).samples(work, tables)
+        samples, bad = Rows(0, np.zeros_like(part.rows), part.rows, part.ordinals).samples(work, [block])
         if bad:
             raise bad[min(bad)]
         return SampleBlock(list(samples), *where)

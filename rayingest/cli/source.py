@@ -108,7 +108,9 @@ def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> 
 def decoded(work: Work, block: Block, most: int | None = None) -> tuple[Samples, list[DataError]]:
     """A block's samples (the first `most`), and what is wrong with the others. DataError where it cannot be read."""
     rows = np.arange(block.samples if most is None else min(most, block.samples))
-    samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(work, work.read([block.span]))
+    samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(
+        work, [work.open(table) for table in work.read([block.span])]
+    )
     return samples, [bad[row] for row in sorted(bad)]
 
 

@@ -22,7 +22,7 @@ from rayingest.cluster.usage import Usage, own_usage
 from rayingest.errors import DataError, IngestError
 from rayingest.plan.events import PartDone
 from rayingest.plan.protocols import Columns
-from rayingest.transforms.columnar import OpenBlock
+from rayingest.transforms.opened import OpenBlock
 from rayingest.work import Head, Parts, Work
 
 CONTROL = "control"
@@ -121,7 +121,7 @@ def _each(
     work: Work, parts: Parts, whole: tuple[bool, ...], room: int, blocks: list[OpenBlock]
 ) -> tuple[list[PartDone], list[Any]]:
     """The parts one by one, up to the first for which there is no room."""
-    pipeline, tables = work.pipeline, [block.table for block in blocks]
+    pipeline = work.pipeline
     done: list[PartDone] = []
     results: list[Any] = []
     for rows, is_whole in zip(parts, whole, strict=True):
@@ -133,10 +133,10 @@ def _each(
             bad: dict[int, DataError] = {}
             result = rows.columns(work, blocks)
             if result is None:
-                samples, bad = rows.samples(work, tables)
+                samples, bad = rows.samples(work, blocks)
                 wait = pipeline.needs_whole_steps and (bad or not is_whole)
                 result = list(samples) if wait else pipeline.finish(samples, rows.layout)
-                check_sendable(result, rows, bad, tables)
+                check_sendable(result, rows, bad, blocks)
             room -= (size := _size(result))
             done.append(PartDone(size, bad=tuple(bad.items()), left=room < 0))
         except IngestError as error:

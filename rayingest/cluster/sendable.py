@@ -9,22 +9,22 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import ray
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.protocols import Columns
+from rayingest.transforms.opened import OpenBlock
 from rayingest.work import Rows
 
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 def check_sendable(
-    made: Columns | list[dict[str, Any]], rows: Rows, bad: Collection[int], tables: Sequence[pa.Table]
+    made: Columns | list[dict[str, Any]], rows: Rows, bad: Collection[int], blocks: Sequence[OpenBlock]
 ) -> None:
     """ConfigError that names field and sample, unless all values of columns, or of samples, can be sent.
 
-    They were made of these rows of tables, those at the `bad` places left out. The first sample that cannot is named.
+    They were made of these rows of blocks, those at the `bad` places left out. The first sample that cannot is named.
     """
     doubtful = list(_doubtful(made))
     if not doubtful or _refusal([value for _, _, value in doubtful]) is None:
@@ -35,7 +35,7 @@ def check_sendable(
             good = np.delete(np.arange(len(rows.ordinals)), list(bad))
             what = f"field {name!r} is a {type(value).__qualname__}, which cannot be sent to the training process"
             mend = "make it a number, an array, text or bytes in .map, or leave it out with .select"
-            told = DataError(f"{what} ({error}): {mend}", **rows.where(tables, good[place]))
+            told = DataError(f"{what} ({error}): {mend}", **rows.where(blocks, good[place]))
             raise ConfigError(str(told)) from error
 
 

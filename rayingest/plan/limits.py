@@ -26,7 +26,7 @@ class Limits:
     room: int = 2
     most_room: int = 32
     room_bytes: int = 4 << 20
-    task_seconds: float = 0.2
+    task_seconds: float = 0.4
     first_task_rows: int = 16
     whole_steps: bool = False
     read_blocks: int = 16

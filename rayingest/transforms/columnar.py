@@ -1,54 +1,19 @@
 """Whole columns: a batch's columns from blocks whose samples have nothing done to them, without a value for each.
 
-Owns when that is possible: numbers and lists of numbers without nulls, in the very dtypes of the schema. There no
-sample can be at fault, and the columns are, bit for bit, those that collating the samples would give. Everything else
-is left to the path that goes sample by sample, and so are all errors.
+`opened` says when that is possible. There no sample can be at fault, and the columns are, bit for bit, those that
+collating the samples would give. Everything else is left to the path that goes sample by sample, and so are all errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from rayingest.errors import ConfigError
 from rayingest.plan.protocols import Columns
+from rayingest.transforms.opened import OpenBlock, WholeColumn
 from rayingest.transforms.padding import mask_name
-from rayingest.transforms.program import FieldPlan
-from rayingest.transforms.rows import Rows, is_number, numbers
 from rayingest.transforms.schema import FieldType, Schema, length_name
-
-Plan = Callable[[tuple[str, ...]], tuple[FieldPlan, ...]]
-"""What the fields of a table with these columns are."""
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A field of all samples of a block: `values[i]`, or where there are bounds `values[bounds[i] : bounds[i + 1]]`."""
-
-    values: np.ndarray
-    bounds: np.ndarray | None = None
-
-    def of(self, row: int) -> np.ndarray:
-        """A view of one sample's value."""
-        return self.values[row] if self.bounds is None else self.values[self.bounds[row] : self.bounds[row + 1]]
-
-
-@dataclass(frozen=True)
-class OpenBlock:
-    """A raw block, and its fields as arrays, which share its memory; `columns` is None where samples have to be looked
-    at one by one.
-    """
-
-    table: pa.Table
-    columns: dict[str, _Column] | None = None
-
-
-def open_block(table: pa.Table, plan: Plan, schema: Schema) -> OpenBlock:
-    """The block, opened for samples that are finished when they have been read."""
-    return OpenBlock(table, _columns(Rows(table), plan, schema))
 
 
 def whole_columns(
@@ -94,7 +59,7 @@ def sample_views(
     return samples
 
 
-_Part = tuple[dict[str, _Column], np.ndarray, np.ndarray]
+_Part = tuple[Mapping[str, WholeColumn], np.ndarray, np.ndarray]
 """A block's columns, rows of it, and their places in the batch."""
 
 
@@ -123,41 +88,3 @@ def _padded(name: str, parts: Sequence[_Part], n: int, field: FieldType) -> Colu
         own = np.arange(width) < lengths[:, None]
         result[mask_name(name)] = own if pad.side == "right" else np.ascontiguousarray(own[:, ::-1])
     return result
-
-
-def _columns(rows: Rows, plan: Plan, schema: Schema) -> dict[str, _Column] | None:
-    if rows.has_documents or rows.has_members or rows.faults:
-        return None
-    try:
-        fields = plan(rows.names)
-    except ConfigError:
-        return None
-    if {field.name for field in fields} != schema.keys() or any(field.decoders for field in fields):
-        return None
-    columns: dict[str, _Column] = {}
-    for field in fields:
-        encoded = rows.is_encoded(field.raw)
-        column = None if encoded else _column(rows.table.column(field.raw), schema[field.name])
-        if column is None:
-            return None
-        columns[field.name] = column
-    return columns
-
-
-def _column(column: pa.ChunkedArray, field: FieldType) -> _Column | None:
-    """The column, where every value is what the schema says."""
-    kind, is_fixed = column.type, pa.types.is_fixed_size_list(column.type)
-    is_list = is_fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if column.null_count or field.ndim != is_list or field.padded != (is_list and not is_fixed):
-        return None
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # the latter copies
-    flat = array.flatten() if is_list else array
-    if flat.null_count or not is_number(flat.type):
-        return None
-    values = numbers(flat)
-    if values.dtype != field.dtype or (field.shape is not None and field.shape != (kind.list_size,)):
-        return None
-    if field.padded:
-        bounds = numbers(array.offsets).astype(np.int64)
-        return _Column(values, bounds - bounds[0])
-    return _Column(values.reshape(-1, kind.list_size) if is_fixed else values)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.keys import generator
 from rayingest.transforms.collate import Written
 from rayingest.transforms.decoders import Decoder, media_decoder
 from rayingest.transforms.functions import Function, failure, is_interrupt
-from rayingest.transforms.program import DecodeStep, FieldPlan, MapStep, Program, Step, gives_fixed, no_such_field
+from rayingest.transforms.opened import OpenBlock, Plan
+from rayingest.transforms.program import DecodeStep, MapStep, Program, Step, gives_fixed, no_such_field
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import Schema, conform
 from rayingest.transforms.stages import Select
@@ -40,39 +40,17 @@ class Samples(list[Sample]):
         self.fixed, self.written = fixed, written
 
 
-class _Block:
-    """A raw block and the plan for its fields, which a block of documents has only row by row.
-
-    `lacking`: what is asked for and is not there.
-    """
-
-    def __init__(self, table: pa.Table, plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]]) -> None:
-        self.rows = Rows(table)
-        self.fields: list[tuple[FieldPlan, Decoder | None]] = []
-        self.fixed: set[str] = set()
-        self.lacking: ConfigError | None = None
-        if not self.rows.has_documents:
-            try:
-                fields = plan(self.rows.names)
-            except ConfigError as error:
-                fields, self.lacking = (), error
-            for field in fields:
-                self.fields.append((field, None if field.decoders else self.rows.default(field.raw)))
-                if gives_fixed(field.decoders[-1]) if field.decoders else self.rows.is_fixed(field.raw):
-                    self.fixed.add(field.name)
-
-
 class Execution:
-    """One call of `Pipeline.run_samples`."""
+    """One call of `Pipeline.run`."""
 
     def __init__(
         self,
         program: Program,
-        plan: Callable[[tuple[str, ...]], tuple[FieldPlan, ...]],
+        plan: Plan,
         target: Callable[[Function], Callable[..., Any]],
         schema: Schema | None,
         path: str,
-        tables: Sequence[pa.Table],
+        blocks: Sequence[OpenBlock],
         table_of: np.ndarray,
         row_of: np.ndarray,
         ordinals: np.ndarray,
@@ -81,9 +59,9 @@ class Execution:
         self._schema, self._path = schema, path
         self._table_of, self._row_of = np.asarray(table_of).tolist(), np.asarray(row_of).tolist()
         self._ordinals: list[int] = np.asarray(ordinals).tolist()
-        self._blocks = {table: _Block(tables[table], plan) for table in sorted(set(self._table_of))}
+        self._blocks = blocks
         self._wholes: dict[tuple[int, str], tuple[np.ndarray, list[Any]]] = {}
-        self._fixed = {name for block in self._blocks.values() for name in block.fixed}
+        self._fixed = {name for number in set(self._table_of) for name in blocks[number].fields.fixed}
         self._seed = self._source = 0
         self._epochs: list[int] = []
         self._segments: list[list[Step]] = [[]]
@@ -158,19 +136,20 @@ class Execution:
     def _read(self, i: int) -> Sample:
         """The sample as it is before the first map: renamed, every field decoded once."""
         block, row = self._blocks[self._table_of[i]], self._row_of[i]
-        if block.lacking is not None:
-            raise DataError(str(block.lacking), **self._where(i)) from block.lacking
-        if row in block.rows.faults:
-            raise DataError(block.rows.faults[row], **self._where(i))
-        if block.rows.has_documents:
-            return self._read_document(block, row, i)
+        fields, rows = block.fields, block.rows
+        if fields.lacking is not None:
+            raise DataError(str(fields.lacking), **self._where(i)) from fields.lacking
+        if row in rows.faults:
+            raise DataError(rows.faults[row], **self._where(i))
+        if rows.has_documents:
+            return self._read_document(rows, row, i)
         sample: Sample = {}
-        for field, default in block.fields:
+        for field, default in fields.plans:
             try:
-                value = block.rows.value(field.raw, row)
+                value = rows.value(field.raw, row)
             except (DataError, ValueError, OverflowError) as error:  # a damaged time may be none that Python has
                 raise failure("read", error, None, **self._where(i)) from error
-            if value is None and block.rows.has_members:
+            if value is None and rows.has_members:
                 continue  # this sample has no such member
             for function in field.decoders:
                 value = self._call(function, value, i, field.name)
@@ -179,9 +158,9 @@ class Execution:
             sample[field.name] = value
         return sample
 
-    def _read_document(self, block: _Block, row: int, i: int) -> Sample:
+    def _read_document(self, rows: Rows, row: int, i: int) -> Sample:
         try:
-            document = block.rows.document(row)
+            document = rows.document(row)
             fields = self._plan(tuple(document))
             values = {field: document[field.raw] for field in fields}
         except ConfigError as error:
@@ -239,7 +218,7 @@ class Execution:
                 extra.append(rng)
         if function.out_shape is not None and field is not None:
             named["out"] = self._place(function, field, i)
-        if isinstance(function.fn, Transform):
+        if function.takes_path:
             named["path"] = self._path
         target = self._target(function)
         try:

@@ -38,7 +38,7 @@ class Function:
     `what` names it in errors. `number` tells the functions of a description apart, `stage` counts those that take
     random numbers. `set_up`: a class, of which each worker makes one instance to call. `out_shape` and `out_dtype` are
     those of each result where it can be written in place (`out=`), else None. `fixed`: the 1-D arrays that it gives for
-    a field have one length, as its attribute `fixed_lengths` promises.
+    a field have one length, as its attribute `fixed_lengths` promises. `takes_path`: it is told how to decode images.
     """
 
     what: str
@@ -50,6 +50,7 @@ class Function:
     out_shape: tuple[int, ...] | None = None
     out_dtype: str = "uint8"
     fixed: bool = False
+    takes_path: bool = False
 
 
 def map_function(verb: str, fn: Any) -> Function:
@@ -72,7 +73,8 @@ def decode_function(field: str, fn: Any) -> Function:
     what = f"decode of {field!r}"
     fn = text if fn is str else fn
     if isinstance(fn, Transform):
-        return Function(what, fn, "keyword" if fn.random else None, out_shape=fn.output_shape)
+        argument: RngArgument = "keyword" if fn.random else None
+        return Function(what, fn, argument, out_shape=fn.output_shape, takes_path=True)
     if isinstance(fn, type) and fn.__module__ == "builtins":
         return Function(what, fn)  # bytes, int and the like: their signatures cannot be read
     rng = _rng_argument(what, fn)

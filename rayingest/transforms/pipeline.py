@@ -23,13 +23,14 @@ from rayingest.plan.layout import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import collate
-from rayingest.transforms.columnar import OpenBlock, open_block, sample_views, whole_columns
+from rayingest.transforms.columnar import sample_views, whole_columns
 from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, is_interrupt, name_of, user_line
+from rayingest.transforms.opened import OpenBlock, Plan
 from rayingest.transforms.packing import PackedFields
 from rayingest.transforms.padding import Pad
-from rayingest.transforms.program import FieldPlan, Program, compile_stages, plan_fields
+from rayingest.transforms.program import Program, compile_stages, plan_fields
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import FieldType, Schema, infer, with_padding
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
@@ -125,7 +126,19 @@ class Pipeline:
         epoch: int | np.ndarray,
         bad: dict[int, DataError] | None = None,
     ) -> Samples:
-        """n samples as dicts, decoded and mapped, not collated; sample i is row `row_of[i]` of `tables[table_of[i]]`.
+        """As `run`, of blocks that are opened for it alone."""
+        return self.run([self.open(table) for table in tables], table_of, row_of, ordinals, epoch, bad)
+
+    def run(
+        self,
+        blocks: Sequence[OpenBlock],
+        table_of: np.ndarray,
+        row_of: np.ndarray,
+        ordinals: np.ndarray,
+        epoch: int | np.ndarray,
+        bad: dict[int, DataError] | None = None,
+    ) -> Samples:
+        """n samples as dicts, decoded and mapped, not collated; sample i is row `row_of[i]` of `blocks[table_of[i]]`.
 
         `ordinals` (n) are their places in the manifest; the `epoch` is that of all, or of each. Raises DataError for
         what cannot be decoded or does not fit the schema and for any exception in a user's function, naming the sample.
@@ -134,14 +147,13 @@ class Pipeline:
         """
         schema = None if self.collate is not None else self.schema
         how = self._program, self._plan, self._target, schema, self.path
-        execution = Execution(*how, tables, table_of, row_of, ordinals)
+        execution = Execution(*how, blocks, table_of, row_of, ordinals)
         return execution.samples(self.seed, epoch, self.source, bad)
 
     def open(self, table: pa.Table) -> OpenBlock:
         """A raw block, to take samples from many times."""
-        if self._program.tail or self.collate is not None or self.schema is None:
-            return OpenBlock(table)
-        return open_block(table, self._plan, self.schema)
+        untouched = not self._program.tail and self.collate is None
+        return OpenBlock(table, self._plan, self.schema if untouched else None)
 
     def whole(self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray) -> Columns | None:
         """What `finish` would make of `run_samples`, where nothing is done to any of the samples; else None."""
@@ -208,7 +220,7 @@ class Pipeline:
         return compile_stages(self.stages)
 
     @cached_property
-    def _plan(self) -> Callable[[tuple[str, ...]], tuple[FieldPlan, ...]]:
+    def _plan(self) -> Plan:
         return lru_cache(maxsize=256)(partial(plan_fields, self._program.head))
 
     @cached_property

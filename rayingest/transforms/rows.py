@@ -145,6 +145,8 @@ def _made(make: Decoder, column: pa.ChunkedArray) -> Getter:
 
 def _getter(name: str, column: pa.ChunkedArray) -> Getter:
     if pa.types.is_dictionary(column.type):
+        if not is_number(column.type.value_type):
+            return lambda row: column[row].as_py()  # a cast would repeat the values, for as long as the block is open
         column = column.cast(column.type.value_type)
     kind = column.type
     if is_number(kind):
@@ -165,7 +167,7 @@ def _number_getter(column: pa.ChunkedArray) -> Getter:
             return lambda row: column[row].as_py()
         scalar_type = np.dtype(column.type.to_pandas_dtype()).type
         return lambda row: None if (value := column[row].as_py()) is None else scalar_type(value)
-    values = numbers(column.combine_chunks())
+    values = numbers(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())  # the latter copies
     return values.item if plain else values.__getitem__
 
 

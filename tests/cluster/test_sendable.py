@@ -11,6 +11,7 @@ import pytest
 
 from rayingest.cluster.sendable import check_sendable
 from rayingest.errors import ConfigError
+from rayingest.transforms.opened import OpenBlock
 from rayingest.work import Rows
 from tests.transforms.cases import arguments, shard
 
@@ -32,7 +33,8 @@ class Moody:
 def checked(made: Any, bad: tuple[int, ...] = ()) -> None:
     """What was made of the samples 100 to 104, of two shards' blocks."""
     tables, *where = arguments((shard(7, n=1), shard()))
-    check_sendable(made, Rows(0, *where), bad, tables)
+    blocks = [OpenBlock(table, lambda names: ()) for table in tables]
+    check_sendable(made, Rows(0, *where), bad, blocks)
 
 
 def nested(depth: int) -> list[Any]:
