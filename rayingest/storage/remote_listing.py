@@ -83,7 +83,8 @@ def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
     form = _Form.of(storage, url)
     infos: Infos = storage.on_filesystem(url, lambda fs, name: _fresh(fs).glob(name, detail=True), "list")
     files = _files(infos)
-    refuse_lost_folders(map(form.url, infos.keys() - files.keys()), [form.url(name) for name in infos], suffixes)
+    folders = (form.url(name) for name in infos if name not in files)
+    refuse_lost_folders(folders, [form.url(name) for name in infos], suffixes)
     return list(_with_sizes(storage, form, files).values())
 
 
