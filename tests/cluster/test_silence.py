@@ -141,7 +141,7 @@ def test_waiting_for_storage_is_told(
 )
 def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
     """With the oldest read, not the first."""
-    calls = [SimpleNamespace(command=ev.Read(n, "r", (n,)), begun=time.monotonic() - 10 * n) for n in range(3)]
+    calls = [SimpleNamespace(command=ev.Read(n, "r", (n,), 1), begun=time.monotonic() - 10 * n) for n in range(3)]
     pool = SimpleNamespace(workers=1, members=[SimpleNamespace(role="decoder")])
     stream = SimpleNamespace(place=lambda block: (f"shard {block}", 0))
     told = waiting_for(lack, pool, stream, calls, learning=False)  # type: ignore[arg-type]
