@@ -54,13 +54,14 @@ class Eviction(Outcomes):
         """Whether nothing is under way, and the store has back all that is not needed before `key`: other blocks than
         these, and outputs of later steps, and such as others of no use are kept with.
         """
-        if not (self.workforce.tasks or self.decode_bytes):
-            victims = self.residency.victims(key)
-            self._evict({block.number: block.nbytes for block in victims if block.number not in besides})
-            for piece in self.backlog.done():
-                if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
-                    self._redo(piece)
-        return not (self.workforce.tasks or self.decode_bytes or self.lingering)
+        if self.workforce.tasks or self.decode_bytes or self.lingering:
+            return False  # that may make the room
+        victims = self.residency.victims(key)
+        self._evict({block.number: block.nbytes for block in victims if block.number not in besides})
+        for piece in self.backlog.done():
+            if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
+                self._redo(piece)
+        return not self.lingering
 
     def _fail_for_room(self, block: int, chunk: int) -> None:
         """The budget is too small for this block and outputs of so many bytes."""
