@@ -1,8 +1,7 @@
 """Outcomes: what happened, taken into dispatch's state. The part of the machine that decides nothing but what is lost.
 
-Owns how pieces and blocks move on when tasks end, fail, are lost or late; on top of it `dispatch` gives orders. Of
-several tasks that make the same thing the first to answer wins, and what the others bring is discarded. Rows whose
-samples are bad leave their piece; a new one waits for the blocks of the samples that stand in for them.
+Owns how pieces and blocks move on when tasks end, fail or are lost. Of several that make the same thing the first to
+answer wins; others' is discarded. Rows whose samples are bad leave their piece; a new one waits for stand-ins' blocks.
 """
 
 from __future__ import annotations
