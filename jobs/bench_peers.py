@@ -60,7 +60,7 @@ TABLES = {"forked": tables.FORKED, "on_ray": tables.ON_RAY}
 SLOW = "Hugging Face, defaults"
 """Takes most of a millisecond for a row of a table, so a turn of hundreds of batches of them would take minutes."""
 CASES = {
-    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 16, 32),
+    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 64, 48),
     "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, **TABLES),
     "tabular": Case(
         tables.float_columns,
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batches", type=int, help="timed in a turn")
     parser.add_argument("--drain", type=int, help="batches of a turn that are not timed")
-    parser.add_argument("--store", type=int, default=2 << 30, help="bytes of Ray's object store")
+    parser.add_argument("--store", type=int, default=6 << 30, help="bytes of Ray's store, for several loaders")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
     parser.add_argument("--json", type=Path, help="append the results to this file, one line a case")
     args = parser.parse_args(argv)

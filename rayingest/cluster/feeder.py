@@ -155,6 +155,7 @@ class Feeder:
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
             "blocks_reread": dispatch.residency.rereads,
             "bytes_in_flight": dispatch.held,
+            "lingering_bytes": dispatch.lingering,
             "max_bytes": self._limits.max_bytes,
             "batches_ready": self._outbox.qsize(),
             "readers": sum(member.role == "reader" for member in self._pool.members),

@@ -22,6 +22,9 @@ _REREAD = 0.1
 _SPARE = 1.2
 """More than what would just do."""
 _MOST = 8
+_LINGERING = 0.2
+_FREE_SOONER = "RAY_free_objects_period_milliseconds=50"
+"""See `cluster.site`."""
 _SMALL, _LARGE = 256 << 10, 2 << 20
 """Bytes of a block: of fewer than the first a request costs the same; the second is the default."""
 
@@ -112,11 +115,13 @@ def _storage(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
 
 def _budget(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
     wanted = int(2 ** math.ceil(math.log2(max(1.0, _SPARE * 2 * seen["max_bytes"]))))
-    return (
-        "memory budget",
-        f"loader(max_bytes={wanted}) or more, or a smaller window in shuffle()",
-        {"max_bytes": wanted},
-    )
+    advice = f"loader(max_bytes={wanted}) or more, or a smaller window in shuffle()"
+    if (lingering := seen["lingering_bytes"] / max(1.0, seen["max_bytes"])) > _LINGERING:
+        advice += (
+            f"; {lingering:.0%} of it is given up and waits until Ray frees it: {_FREE_SOONER} in the environment of "
+            "`ray start`, or of this process before ray.init()"
+        )
+    return "memory budget", advice, {"max_bytes": wanted}
 
 
 def _decode(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:

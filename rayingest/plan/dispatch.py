@@ -22,6 +22,8 @@ from rayingest.plan.workforce import Worker
 __all__ = ["Dispatch", "Limits"]
 
 _WALK_AT_ONCE = 32
+_DECODING_PART = 4
+"""Tasks are so long that all that are under way fill no more than one part in so many of the budget: blocks need it."""
 
 
 class Dispatch(Eviction):
@@ -123,7 +125,7 @@ class Dispatch(Eviction):
         worker, to be its only one.
         """
         attempts: list[tuple[Piece, int]] = []
-        rows = 0.0
+        rows, most = 0.0, self._task_rows()
         while (piece := self.backlog.next_ready()) is not None:
             if not (attempts or piece.step <= self._begin_by()):
                 break
@@ -131,7 +133,7 @@ class Dispatch(Eviction):
                 if attempts or not self._part_by_block(piece):
                     break
                 continue
-            if attempts and (rows + piece.size > self.pace.task_rows or piece.alone or piece.suspect):
+            if attempts and (rows + piece.size > most or piece.alone or piece.suspect):
                 break
             if piece.suspect and worker.busy:
                 break
@@ -209,7 +211,7 @@ class Dispatch(Eviction):
 
     def _decode_ahead(self) -> int:
         """Steps behind the one due that may be decoded: enough to keep all decoders busy."""
-        busy = (self.workforce.slots("decoder") + 1) * self.pace.task_rows // max(1, self.backlog.longest)
+        busy = (self.workforce.slots("decoder") + 1) * self._task_rows() // max(1, self.backlog.longest)
         return max(self.limits.ready, busy)
 
     def _begin_by(self) -> int:
@@ -218,7 +220,13 @@ class Dispatch(Eviction):
         """
         ahead = min(self._decode_ahead(), self.limits.ahead - 1)
         share = ahead // (self.workforce.slots("decoder") + 1)
-        return self.backlog.due + ahead - min(share, self.pace.task_rows // max(1, self.backlog.longest))
+        return self.backlog.due + ahead - min(share, self._task_rows() // max(1, self.backlog.longest))
+
+    def _task_rows(self) -> int:
+        """Rows of a task of the wanted length; more than a step only as far as all decoders have room for as much."""
+        tasks = self.workforce.slots("decoder") + 1
+        room = self.limits.max_bytes // (_DECODING_PART * tasks * self.pace.output_bytes(1))
+        return min(self.pace.task_rows, max(self.backlog.longest, room, 1))
 
     def _read(self) -> None:
         """Have blocks read, those needed first first, giving up such as are needed later."""

@@ -107,8 +107,8 @@ METRICS = (
     Metric(
         "rayingest_store_bytes",
         "gauge",
-        "Bytes of this loader in the object store, and how many it may have there",
-        {"bytes_in_flight": "in_flight", "max_bytes": "limit"},
+        "Bytes of this loader in the object store, what it has given up of them, and how many it may have there",
+        {"bytes_in_flight": "in_flight", "lingering_bytes": "lingering", "max_bytes": "limit"},
     ),
     Metric(
         "rayingest_host_bytes",

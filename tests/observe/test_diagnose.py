@@ -39,3 +39,11 @@ def test_one_rank_that_waits_is_a_slow_rank() -> None:
     assert str(found).count("workers=5") == 1
     assert diagnose_ranks({"0": waits, "1": waits}).bottleneck == "decode"
     assert diagnose_ranks({"0": fine, "1": fine}).bottleneck == "consumer"
+
+
+def test_room_that_waits_for_ray_to_free_it_is_told() -> None:
+    """With what makes Ray free it sooner; where little of it does, that would not help."""
+    waits = {"stall_room_seconds": 5, "max_bytes": 1 << 30}
+    much, little = (diagnose(snapshot(**waits, lingering_bytes=part << 20)).advice for part in (512, 64))
+    assert "50% of it is given up and waits until Ray frees it: RAY_free_objects_period_milliseconds=50" in much
+    assert "RAY_" not in little

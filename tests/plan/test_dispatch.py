@@ -418,9 +418,9 @@ def test_what_the_step_due_lacks_is_named():
     assert w.dispatch.lack() == ""
 
 
-def parts_of_decodes(steps: list[ev.StepWork]) -> list[int]:
+def parts_of_decodes(steps: list[ev.StepWork], **limits: int) -> list[int]:
     """How many parts each decode has, for tasks of about 6 rows to begin with."""
-    w = world(8, np.full(4, 50), ROW_BYTES, ahead=40, ready=40, room=40, first_task_rows=6)
+    w = world(8, np.full(4, 50), ROW_BYTES, **{"ahead": 40, "ready": 40, "room": 40, "first_task_rows": 6, **limits})
     parts: list[int] = []
     obey = w._obey
 
@@ -441,6 +441,15 @@ def test_small_steps_travel_together(rows):
     parts = parts_of_decodes([ev.StepWork(np.zeros(rows, np.int64), np.full(rows, 40)) for _ in range(40)])
     assert sum(parts) == 40
     assert parts[0] == 6 // rows
+
+
+def test_steps_travel_together_as_far_as_the_budget_has_room_for_all_decoders():
+    """A quarter of it for tasks in each of two decoders' two places, and one more: 3 rows each; and always a step."""
+    steps = [ev.StepWork(np.zeros(1, np.int64), np.full(1, 40)) for _ in range(40)]
+    for budget, most in ((4 * 5 * 3 * ROW_BYTES, 3), (4 * 5 * ROW_BYTES // 2, 1)):
+        parts = parts_of_decodes(steps, first_task_rows=100, max_bytes=budget)
+        assert sum(parts) == 40
+        assert max(parts) == most
 
 
 def test_a_large_step_is_shared_by_several_tasks():
