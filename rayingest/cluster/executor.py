@@ -24,12 +24,13 @@ from rayingest.cluster.briefing import Briefing, refusal
 from rayingest.cluster.deaths import DEATHS
 from rayingest.cluster.decoder import BlockNote
 from rayingest.cluster.holdings import Holdings, Parcel
-from rayingest.cluster.members import Loss, Member
+from rayingest.cluster.members import Member
 from rayingest.cluster.pool import Pool
 from rayingest.cluster.timings import Timings
 from rayingest.cluster.waiting import waiting_for
 from rayingest.plan import events as ev
 from rayingest.plan.lateness import Lateness
+from rayingest.plan.loss import Loss
 from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.planner import Picks
 from rayingest.streams import Stream
@@ -110,8 +111,8 @@ class Executor:
             for task in [task for task, call in self._calls.items() if call.member is member]:
                 self._end(task, done=False)
             self._holdings.lose(member.name)
-            by_itself, too_late = loss is Loss.BY_ITSELF, member in self._too_late
-            events.append(ev.WorkerLost(member.name, by_itself, loss.value, loss.counts, too_late))
+            too_late = loss is Loss.BY_ITSELF and member in self._too_late
+            events.append(ev.WorkerLost(member.name, Loss.TOO_LATE if too_late else loss))
             self._too_late.discard(member)
         if loss is Loss.WITH_NODE and member.node != self._node:
             late = self._answers.read_on(member.node)

@@ -20,7 +20,7 @@ from rayingest import silence
 from rayingest.cluster.assembly import assemble_batch
 from rayingest.cluster.budget import uncount_loader
 from rayingest.cluster.executor import Executor
-from rayingest.cluster.members import Loss, Member
+from rayingest.cluster.members import Member
 from rayingest.cluster.pool import Pool
 from rayingest.cluster.reader import BLOCK_OVERHEAD
 from rayingest.cluster.stalls import Stalls
@@ -29,6 +29,7 @@ from rayingest.cluster.walk import Walk
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
+from rayingest.plan.loss import Loss
 from rayingest.plan.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, array_bytes
 from rayingest.plan.standins import Known

@@ -1,33 +1,19 @@
-"""The members of a pool: which actors there are, how they are lost, and who is told."""
+"""The members of a pool: which actors there are, and who is told of them."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rayingest.cluster.reader import THREADS
 from rayingest.cluster.site import Site
 from rayingest.errors import IngestError
+from rayingest.plan.loss import Loss
 
 Role = Literal["reader", "decoder"]
 
 DECODER_SLOTS = 2
 """Tasks a decoder has at a time: one to do, one to begin with at once."""
-
-
-class Loss(enum.Enum):
-    """How a member was lost; where it ended by itself, perhaps because of what it did."""
-
-    BY_ITSELF = "it ended"
-    FOR_MEMORY = "it was ended because its node ran low on memory"
-    WITH_NODE = "it is out of reach, with its node"
-    DISMISSED = "it was sent away"
-
-    @property
-    def counts(self) -> bool:
-        """Whether what the member had to do may be to blame."""
-        return self in (Loss.BY_ITSELF, Loss.FOR_MEMORY)
 
 
 @dataclass(eq=False)

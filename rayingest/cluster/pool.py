@@ -25,11 +25,12 @@ from rayingest.cluster.avoided import Avoided, elsewhere
 from rayingest.cluster.connection import Connection
 from rayingest.cluster.cpus import count_cpus, no_decoder, total_cpus
 from rayingest.cluster.decoder import CONTROL, Decoder
-from rayingest.cluster.members import Loss, Member, Role, Subscriber
+from rayingest.cluster.members import Member, Role, Subscriber
 from rayingest.cluster.reader import THREADS, Reader
 from rayingest.errors import ConfigError, WorkerError
 from rayingest.kinds import Seconds
 from rayingest.options import checked, whole
+from rayingest.plan.loss import Loss
 
 MAX_DEATHS_A_MINUTE = 30
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from rayingest.errors import DataError
+from rayingest.plan.loss import Loss
 
 StandIn = Callable[[int, int, DataError, bool], tuple[int, int] | DataError]
 """(step, row, error, unreadable): the sample that this row has now is bad, or, where `unreadable`, its block.
@@ -72,17 +73,10 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker is gone, with all its tasks. `by_itself`: nothing else is known to have ended it, so a task may have.
-    `how` says in words what is known. `counts`: whether what it was at has been tried, so that it is not done for ever;
-    not where the worker went for reasons that have nothing to do with it. `late`: it was ended because of a decode that
-    took too long.
-    """
+    """A worker is gone, with all its tasks."""
 
     worker: str
-    by_itself: bool = False
-    how: str = "it is gone"
-    counts: bool = True
-    late: bool = False
+    loss: Loss
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rayingest.errors import DataError, DeadlySampleError
 from rayingest.plan import events as ev
 from rayingest.plan.backlog import Backlog, Pace
 from rayingest.plan.limits import Limits
+from rayingest.plan.loss import Loss
 from rayingest.plan.outputs import Outputs
 from rayingest.plan.pieces import DEATHS_TO_BLAME, DEATHS_TO_PART, Piece, PieceState
 from rayingest.plan.residency import BlockState, Residency, Sizes
@@ -97,12 +98,12 @@ class Outcomes:
         self._stand_in = event.stand_in
 
     def _lose_worker(self, event: ev.WorkerLost) -> None:
-        error = ConnectionError(f"worker {event.worker}: {event.how}")
+        error = ConnectionError(f"worker {event.worker}: {event.loss.value}")
         for task in self.workforce.lose(event.worker):
             if task.pieces:
-                self._fail_decode(task, error, deadly=event.by_itself, counts=event.counts, late=event.late)
+                self._fail_decode(task, error, event.loss)
             else:
-                self._fail_read(task, error, final=False, counts=event.counts)
+                self._fail_read(task, error, final=False, counts=event.loss.counts)
 
     def _lose_blocks(self, numbers: Iterable[int]) -> None:
         """Blocks are gone, and decodes that hold them may never answer: their pieces wait again."""
@@ -238,13 +239,12 @@ class Outcomes:
         self._drop_useless(number for piece in task.pieces for number in piece.blocks)
         self.pace.see_task(rows, seconds)
 
-    def _fail_decode(
-        self, task: Task, error: BaseException, deadly: bool = False, counts: bool = True, late: bool = False
-    ) -> None:
+    def _fail_decode(self, task: Task, error: BaseException, loss: Loss | None = None) -> None:
         """Pieces that nobody else is making are made again; what may have ended its worker is narrowed down."""
+        deadly, counts = loss is not None and loss.deadly, loss is None or loss.counts
         for piece, charge in zip(task.pieces, task.charges, strict=True):
             self._end_attempt(piece, charge)
-            piece.deaths, piece.late = piece.deaths + deadly, piece.late or late
+            piece.deaths, piece.late = piece.deaths + deadly, piece.late or loss is Loss.TOO_LATE
             if piece.abandoned:
                 self.counts["retries"] += 1
                 waits = self._wait(piece)

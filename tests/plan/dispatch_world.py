@@ -18,6 +18,7 @@ from rayingest.cluster.answers import Answers, Arrived
 from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
+from rayingest.plan.loss import Loss
 from rayingest.plan.pieces import NEVER, PieceState
 from rayingest.plan.residency import BlockState
 
@@ -133,7 +134,7 @@ class World:
         self.workers += 1
         self.tell(ev.WorkerJoined(f"{role}{self.workers}", role, slots))
 
-    def lose_worker(self, name: str | None = None, by_itself: bool = False, counts: bool = True) -> None:
+    def lose_worker(self, name: str | None = None, loss: Loss = Loss.FOR_MEMORY) -> None:
         """A worker dies, another of its role comes."""
         name = name or self.rng.choice(sorted(self.dispatch.workforce.workers))
         role = self.dispatch.workforce.workers[name].role
@@ -142,7 +143,7 @@ class World:
                 del tasks[task]
         self.losses += 1
         self.disturbed = True
-        self.tell(ev.WorkerLost(name, by_itself, counts=counts))
+        self.tell(ev.WorkerLost(name, loss))
         self.join(role)
 
     def lose_blocks(self) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.plan import events as ev
+from rayingest.plan.loss import Loss
 from tests.plan.dispatch_world import World, windowed_steps, world
 
 ROWS, ROW_BYTES = 6, 10
@@ -187,7 +188,7 @@ def kill_whoever_decodes(w: World, culprit: tuple[int, int]) -> None:
             if part.step == culprit[0] and culprit[1] in part.rows
         ]
         if deadly:
-            w.lose_worker(deadly[0], by_itself=True)
+            w.lose_worker(deadly[0], Loss.BY_ITSELF)
         else:
             w.move(*w.moves()[0])
 
@@ -375,7 +376,7 @@ def test_late_answers_of_a_lost_worker_are_ignored():
     task, command = next(iter(w.reading.items()))
     for other in [t for t, c in w.reading.items() if c.worker == command.worker]:
         del w.reading[other]
-    w.tell(ev.WorkerLost(command.worker))
+    w.tell(ev.WorkerLost(command.worker, Loss.WITH_NODE))
     before = w.dispatch.held
     w.tell(ev.ReadDone(task, tuple(int(sizes[b]) for b in command.blocks)))
     assert w.dispatch.held == before
@@ -387,14 +388,14 @@ def test_late_answers_of_a_lost_worker_are_ignored():
 def test_workers_that_go_with_their_nodes_cost_no_tries():
     """Whatever is lost so is done again, as often as that happens; a worker that ended of something counts."""
     sizes, steps = plan(9)
-    for counts in (False, True):
+    for loss in Loss:
         w = world(9, sizes, ROW_BYTES)
         w.start(iter(steps))
         for _ in range(6):
             if w.reading:
-                w.lose_worker(next(iter(w.reading.values())).worker, counts=counts)
-        assert (w.failed is not None) == counts
-        if not counts:
+                w.lose_worker(next(iter(w.reading.values())).worker, loss)
+        assert (w.failed is not None) == loss.counts
+        if not loss.counts:
             w.run()
             assert_all_delivered(w.delivered, len(steps))
 
@@ -405,7 +406,7 @@ def test_what_the_step_due_lacks_is_named():
     w = world(10, sizes, ROW_BYTES)
     decoders = [name for name, worker in w.dispatch.workforce.workers.items() if worker.role == "decoder"]
     for name in decoders:
-        w.tell(ev.WorkerLost(name))
+        w.tell(ev.WorkerLost(name, Loss.DISMISSED))
     w.start(iter(steps))
     assert w.dispatch.lack() == "read"
     while w.reading:

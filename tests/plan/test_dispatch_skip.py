@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan import events as ev
+from rayingest.plan.loss import Loss
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from tests.plan.cases import manifest
@@ -148,7 +149,7 @@ def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
             if deadly & set(skipping.filled[part.step].picks.ordinal[part.rows].tolist())
         ]
         if dying:
-            w.lose_worker(dying[0], by_itself=True)
+            w.lose_worker(dying[0], Loss.BY_ITSELF)
         else:
             w.move(*w.moves()[0])
 
