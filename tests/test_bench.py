@@ -181,25 +181,31 @@ def test_a_contestant_in_another_process(monkeypatch: pytest.MonkeyPatch, corpus
     """It answers when batches were taken, however chatty its libraries are, and says when it has ended."""
     child = job("peer_child")
     (tmp_path / "chatty.py").write_text(
-        "def loader(data, workers):\n    print('hello')\n    return [[shard.name] * workers for shard in data.shards]\n"
-        "def broken(data, workers):\n    raise SystemExit(3)\n"
+        "def loader(files, workers):\n    print('hello')\n    return [[file.name] * workers for file in files]\n"
+        "def broken(files, workers):\n    raise SystemExit(3)\n"
     )
     monkeypatch.setattr(child, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(child, "ROOT", f"{tmp_path}{os.pathsep}{child.ROOT}")
-    one = child.Child("chatty", ("chatty", "loader"), corpus, 1)
+    one = child.Child("chatty", ("chatty", "loader"), corpus.shards, 1)
     assert [one.take(), one.take(2), one.take()] == [True, False, True]
     one.close()
-    other = child.Child("broken", ("chatty", "broken"), corpus, 1)
+    other = child.Child("broken", ("chatty", "broken"), corpus.shards, 1)
     with pytest.raises(RuntimeError, match="broken has ended: exit status 3"):
         other.take()
     other.close()
 
 
-def test_copies_in_other_formats_have_all_pictures(corpus: Any) -> None:
-    """What the writers of other formats are given: every picture and its label, as they are in the tars."""
-    samples = list(job("peer_formats").samples(corpus.shards))
+def test_copies_in_other_formats_have_all_samples(corpus: Any, tmp_path: Path) -> None:
+    """What the writers of other formats are given: every picture and its label as in the tars, every row of tokens."""
+    formats, tables = job("peer_formats"), job("peer_tables")
+    samples = list(formats.samples(corpus.shards))
     assert [label for _, label in samples] == list(range(24))
     assert samples[5][0] == job("bench_corpus").picture(5)
+    table = tables.token_rows(tmp_path, files=2, rows=20)
+    rows = list(formats.token_tensors(tables.token_arrays(table)))
+    whole = tables.InMemory(table)
+    assert len(rows) == len(whole) == 40
+    assert all(torch.equal(row, whole[number]["tokens"]) for number, row in enumerate(rows))
 
 
 def test_pictures_of_figures_are_drawn() -> None:
