@@ -22,7 +22,9 @@ loader that does it in its workers, between samples, shows at 0 ms, since it doe
 Steady means: blocks arrive as fast as they are used. So the data are many times what a loader fetches in advance (all
 shards are one file under many names, which costs neither disk nor memory), and the first `--skip` batches, more than
 those in advance, are not timed. A loader that reads one shard after another waits once a shard or more: what is timed
-is whole shards of every worker. A turn that is at neither end of this after `--most` seconds ends there.
+is whole shards of every worker. A turn that is at neither end of this after `--most` seconds ends there. Ray Data hands
+over a shard at a time, so that a stretch of it says little: its turns are whole passes over `PASS` shards, from asking
+for an iterator to the last batch (`WHOLE`).
 
 Of rayingest there is more to see: what was read, the reads under way on average, and how long the loop waited for any.
 """
@@ -54,6 +56,8 @@ import rayingest as ri
 OURS, LOCAL = "rayingest", "local"
 DISTRIBUTIONS = ("webdataset", "datasets", "fsspec", "aiohttp")
 """What reads, beside what `machine` tells."""
+WHOLE = {"Ray Data"}
+"""Those whose turns are whole passes."""
 TOLD = ("bytes_read", "read_seconds", "stall_read_seconds")
 """What rayingest says of itself."""
 
@@ -110,15 +114,35 @@ def take_turn(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
     return Turn(timed.batches * args.batch / timed.seconds, timed.worked / timed.seconds / args.workers, told)
 
 
+def take_pass(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
+    """What a new loader does in a whole pass, its start and its end included."""
+    wait_until_idle()
+    loader = make()
+    begun = time.perf_counter()
+    work = [worked(batch) for batch in loader]
+    seconds = time.perf_counter() - begun
+    return Turn(len(work) * args.batch / seconds, sum(work) / seconds / args.workers, {})
+
+
 def run(places: Mapping[str, Far], indexes: Path, args: argparse.Namespace) -> Turns:
     """All turns; prints each."""
-    names = [OURS, *(PEERS if args.peers else ())]
+    names = [OURS, *(() if args.peers is None else args.peers or PEERS)]
     turns: Turns = {name: {place: [] for place in places} for name in names}
     with ri.Pool(workers=args.workers) as pool:
+
+        def make(name: str, place: str) -> Any:
+            if name == OURS:
+                return our_loader(places[place], pool, indexes / f"{place}.arrow", args.window)
+            return PEERS[name](places[place])
+
+        def turn_of(name: str, place: str) -> Turn:
+            return (take_pass if name in WHOLE else take_turn)(partial(make, name, place), args)
+
+        for name in names:
+            if name == OURS or name in WHOLE:
+                turn_of(name, LOCAL)  # not counted: Ray's processes are new
         for number, name, place in tqdm(in_turn(args.rounds, names, [*places]), desc="turns"):
-            ours = partial(our_loader, pool=pool, index=indexes / f"{place}.arrow", window=args.window)
-            make = ours if name == OURS else PEERS[name]
-            turn = take_turn(partial(make, places[place]), args)
+            turn = turn_of(name, place)
             turns[name][place].append(turn)
             more = turn.told and (
                 f", {turn.told['bytes_read'] / 1e6:.0f} MB/s, {turn.told['read_seconds']:.1f} reads under way, "
@@ -170,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[0, 20, 100])
-    parser.add_argument("--peers", action="store_true", help="other loaders too; they are in .venv-peers")
+    parser.add_argument("--peers", nargs="*", choices=[*PEERS], help="other loaders too, by name or all of them")
     parser.add_argument("--work-ms", type=float, default=2.0, help="of a sample")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--shards", type=int, default=40)
@@ -185,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
     args = parser.parse_args(argv)
     described = {**machine(), "command": sys.argv}
-    if args.peers:
+    if args.peers is not None:
         described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
         multiprocessing.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as name:

@@ -25,6 +25,8 @@ import rayingest as ri
 SEED = 17
 BUFFER = 1000
 """Samples of the shuffle buffers that streaming loaders have."""
+PASS = 20
+"""Shards of a pass that is timed as a whole."""
 PRELOAD = ["torch", "ray", "rayingest", "webdataset", "datasets", "fsspec.implementations.http"]
 """What the server of forks imports once for all."""
 
@@ -110,7 +112,7 @@ def _workers(data: Far) -> dict[str, Any]:
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs; a block a shard, so that it decodes where it reads (`peer_images.py`)."""
+    """Ray Data, held to so many CPUs, over `PASS` shards; a block each, so that it decodes where it reads."""
 
     def __init__(self, data: Far) -> None:
         import ray.data
@@ -118,7 +120,7 @@ class RayDataEpochs:
         context = ray.data.DataContext.get_current()
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=data.workers)
         context.enable_progress_bars = False
-        urls = list(data.urls)
+        urls = list(data.urls[:PASS])
         tars = ray.data.read_webdataset(urls, decoder=False, shuffle="files", override_num_blocks=len(urls))
         self._data, self._batch = tars.map(data.work.row), data.batch
 
