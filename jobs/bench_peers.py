@@ -29,7 +29,7 @@ import peer_tables as tables
 import ray
 from bench_contestants import Contestant
 from bench_loader import ROOT, Turn, cpu_seconds, machine, spread, take_turn, wait_until_idle
-from peer_child import Child, versions
+from peer_child import LITDATA, MOSAIC, Child, versions
 from tqdm import tqdm
 
 PEER = "DataLoader"
@@ -56,12 +56,11 @@ class Case:
     drain: int = 64
 
 
-TABLES = {"forked": tables.FORKED, "on_ray": tables.ON_RAY}
 SLOW = "Hugging Face, defaults"
 """Takes most of a millisecond for a row of a table, so a turn of hundreds of batches of them would take minutes."""
 CASES = {
     "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 64, 48),
-    "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, **TABLES),
+    "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, tables.FORKED | tables.FORKED_OF_TOKENS, tables.ON_RAY),
     "tabular": Case(
         tables.float_columns,
         1024,
@@ -163,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         case, described = CASES[name], machine()
         names = [PEER, *(one for one in args.only if one != PEER and one in {*case.forked, *case.on_ray})]
         described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
-        if {images.LITDATA, images.MOSAIC} & {*names}:
+        if {LITDATA, MOSAIC} & {*names}:
             described["versions"] |= versions(ELSEWHERE)
         figures = summarise(run(case, names, args), case.row_bytes)
         print(report(name, figures))

@@ -1,192 +1,240 @@
-"""Steady throughput from storage with a delay on every request, beside that from a local disk.
+"""Steady throughput from storage with a delay on every request, beside that from a local disk; of other loaders too.
 
     python jobs/bench_storage.py --delay-ms 0 20 100
+    make bench-env
+    .venv-peers/bin/python jobs/bench_storage.py --peers --rounds 2 --json runs/bench/storage.jsonl
 
-The same shards, description and workers: from local files, and from a web server of its own process that waits before
-each answer. Default settings of the loader. Decoding sleeps, so that what is compared is the wait for storage, not how
-many CPUs there are. Runs take turns; the figures are medians over the rounds.
+The same shards, work and number of workers, from local files and from a web server of its own process that waits before
+each answer (`slow_files.py`). Each loader (`peer_storage.py`) is compared with itself: what counts is the share of its
+own local rate that it keeps. Turns are taken one at a time: those of a loader at all places come after each other, in
+every other round the other way around, and each begins anew, when all others are idle.
+
+A rate is of little use on a machine with other work, which makes sleeps longer in one turn than in another. So every
+sample tells how long its work took, and beside the rate stands the share of their time that the workers were at it,
+which only late reads, and what reading costs them, make smaller.
+
+What share is kept depends on how much there is to wait for, so these are of a usual size: shards of 31 MB, 512 samples
+of 60 kB, which are JPEGs of 500x400; 2 ms of work for each, which is what Pillow takes to decode and crop one. The work
+is a sleep. With real decoding on few cores a loader is slowed down by what its reading costs, and by what else the
+machine does, and both look like waits for storage; here only late reads leave decoders idle. What reading costs a
+loader that does it in its workers, between samples, shows at 0 ms, since it does less of it from local files.
 
 Steady means: blocks arrive as fast as they are used. So the data are many times what a loader fetches in advance (all
 shards are one file under many names, which costs neither disk nor memory), and the first `--skip` batches, more than
-those in advance, are not timed. Beside each rate: what was read for it, the reads under way on average, how long the
-loop waited for any, and the share of their time that the decoders were busy. On a machine with other work the last two
-are what tells: it makes decoding itself slower in one turn than in another, but only late reads leave decoders idle.
+those in advance, are not timed. A loader that reads one shard after another waits once a shard or more: what is timed
+is whole shards of every worker. A turn that is at neither end of this after `--most` seconds ends there. Ray Data hands
+over a shard at a time, so that a stretch of it says little: its turns are whole passes over `PASS` shards, from asking
+for an iterator to the last batch (`WHOLE`).
+
+Of rayingest there is more to see: what was read, the reads under way on average, and how long the loop waited for any.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import io
-import statistics
-import subprocess
+import importlib.metadata
+import itertools
+import json
+import multiprocessing
 import sys
-import tarfile
 import tempfile
 import time
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
+from bench_loader import ROOT, machine, spread, wait_until_idle
+from peer_storage import PEERS, PRELOAD, Far, Work, our_loader, worked
+from slow_files import served, write_shards
+from tqdm import tqdm
 
 import rayingest as ri
 
-ROOT = Path(__file__).resolve().parents[1]
+OURS, LOCAL = "rayingest", "local"
+DISTRIBUTIONS = ("webdataset", "datasets", "fsspec", "aiohttp")
+"""What reads, beside what `machine` tells."""
+WHOLE = {"Ray Data"}
+"""Those whose turns are whole passes."""
+TOLD = ("bytes_read", "read_seconds", "stall_read_seconds")
+"""What rayingest says of itself."""
 
 
-class SlowFiles(SimpleHTTPRequestHandler):
-    """Files of a folder by byte ranges; each answer is as many milliseconds late as the first part of its path says."""
+@dataclass(frozen=True)
+class Stretch:
+    """Batches that were taken, the seconds in which, and the seconds that workers were at them."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_HEAD(self) -> None:
-        """Size and etag."""
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        """A range, or all."""
-        self._answer(body=True)
-
-    def log_message(self, *args: object) -> None:
-        """Nothing."""
-
-    def _answer(self, body: bool) -> None:
-        delay, _, name = self.path.lstrip("/").partition("/")
-        time.sleep(float(delay) / 1e3)
-        path = Path(self.translate_path(name))
-        if not path.is_file():
-            self.send_error(404)
-            return
-        size = path.stat().st_size
-        begin, end, span = 0, size, self.headers.get("Range")
-        if span:
-            first, last = span.removeprefix("bytes=").split("-")
-            begin, end = int(first), min(size, int(last) + 1)
-        self.send_response(206 if span else 200)
-        self.send_header("ETag", f'"{path.stat().st_mtime_ns}-{size}"')
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(end - begin))
-        self.end_headers()
-        if body:
-            with path.open("rb") as file:
-                file.seek(begin)
-                self.wfile.write(file.read(end - begin))
+    batches: int
+    seconds: float
+    worked: float
 
 
-def serve(folder: str) -> None:
-    """Serve until ended; prints the port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SlowFiles, directory=folder))
-    print(server.server_port, flush=True)
-    server.serve_forever()
+@dataclass(frozen=True)
+class Turn:
+    """Samples a second, the share of their time that workers worked, and what the loader tells, for a second."""
+
+    rate: float
+    busy: float
+    told: dict[str, float]
 
 
-def write_shards(folder: Path, shards: int, samples: int, nbytes: int) -> None:
-    """A tar of samples of random bytes, under as many names."""
-    rng = np.random.default_rng(0)
-    first = folder / "s-000.tar"
-    with tarfile.open(first, "w") as tar:
-        for i in range(samples):
-            info = tarfile.TarInfo(f"{i:05d}.bin")
-            info.size = nbytes
-            tar.addfile(info, io.BytesIO(rng.bytes(nbytes)))
-    for shard in range(1, shards):
-        (folder / f"s-{shard:03d}.tar").hardlink_to(first)
+Turns = dict[str, dict[str, list[Turn]]]
+"""Of each contestant at each place, round by round."""
 
 
-class Slow:
-    """Decodes by sleeping."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """The sample's size."""
-        time.sleep(self.seconds)
-        return {"size": len(sample["bin"])}
-
-
-def rate(urls: str, index: Path, args: argparse.Namespace, pool: ri.Pool) -> tuple[float, dict[str, float]]:
-    """Samples a second after the start, and what was read meanwhile."""
-    data = (
-        ri.read_webdataset(urls, index=index)
-        .map(Slow(args.decode_ms / 1e3))
-        .shuffle(seed=1, window=args.window)
-        .batch(args.batch)
-    )
-    with data.loader(pool=pool) as loader:
-        batches = (batch for _ in range(10**6) for batch in loader)
-        for _ in range(args.skip):
-            next(batches)
-        begun, before = time.perf_counter(), loader.stats()
-        for _ in range(args.batches):
-            next(batches)
-        took, after = time.perf_counter() - begun, loader.stats()
-    figures = ("bytes_read", "read_seconds", "stall_read_seconds", "decode_seconds")
-    spent = {name: (after[name] - before[name]) / took for name in figures}
-    return args.batches * args.batch / took, spent
+def take(
+    batches: Iterator[Any], count: int, at_once: int, most: float, clock: Callable[[], float] = time.perf_counter
+) -> Stretch:
+    """Take so many batches, `at_once` of them after each other, or fewer when so many seconds have gone by."""
+    begun, taken, seconds, work = clock(), 0, 0.0, 0.0
+    while taken < count and seconds < most:
+        work += sum(worked(next(batches)) for _ in range(at_once))
+        taken, seconds = taken + at_once, clock() - begun
+    return Stretch(taken, seconds, work)
 
 
-def main() -> None:
+def take_turn(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
+    """What a new loader does once it is steady."""
+    wait_until_idle()
+    loader = make()
+    stats = getattr(loader, "stats", dict)
+    batches = (batch for _ in itertools.count() for batch in loader)
+    try:
+        take(batches, args.skip, args.workers, args.most)
+        before = stats()
+        timed = take(batches, args.batches, args.workers, args.most)
+        after = stats()
+    finally:
+        batches.close()
+        if isinstance(loader, ri.Loader):
+            loader.close()
+    told = {key: (after[key] - before[key]) / timed.seconds for key in TOLD if key in after}
+    return Turn(timed.batches * args.batch / timed.seconds, timed.worked / timed.seconds / args.workers, told)
+
+
+def take_pass(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
+    """What a new loader does in a whole pass, its start and its end included."""
+    wait_until_idle()
+    loader = make()
+    begun = time.perf_counter()
+    work = [worked(batch) for batch in loader]
+    seconds = time.perf_counter() - begun
+    return Turn(len(work) * args.batch / seconds, sum(work) / seconds / args.workers, {})
+
+
+def run(places: Mapping[str, Far], indexes: Path, args: argparse.Namespace) -> Turns:
+    """All turns; prints each."""
+    names = [OURS, *(() if args.peers is None else args.peers or PEERS)]
+    turns: Turns = {name: {place: [] for place in places} for name in names}
+    with ri.Pool(workers=args.workers) as pool:
+
+        def make(name: str, place: str) -> Any:
+            if name == OURS:
+                return our_loader(places[place], pool, indexes / f"{place}.arrow", args.window)
+            return PEERS[name](places[place])
+
+        def turn_of(name: str, place: str) -> Turn:
+            return (take_pass if name in WHOLE else take_turn)(partial(make, name, place), args)
+
+        for name in names:
+            if name == OURS or name in WHOLE:
+                turn_of(name, LOCAL)  # not counted: Ray's processes are new
+        for number, name, place in tqdm(in_turn(args.rounds, names, [*places]), desc="turns"):
+            turn = turn_of(name, place)
+            turns[name][place].append(turn)
+            more = turn.told and (
+                f", {turn.told['bytes_read'] / 1e6:.0f} MB/s, {turn.told['read_seconds']:.1f} reads under way, "
+                f"waits for reads {turn.told['stall_read_seconds']:.1%}"
+            )
+            tqdm.write(f"round {number}, {name}, {place}: {turn.rate:.0f}/s, workers busy {turn.busy:.1%}{more or ''}")
+    return turns
+
+
+def in_turn(rounds: int, names: Sequence[str], places: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Round, contestant and place of every turn: all places of one after each other, there and back again."""
+    ways = (places, places[::-1])
+    return [(number, name, place) for number in range(rounds) for name in names for place in ways[number % 2]]
+
+
+def summarise(turns: Turns) -> dict[str, dict[str, Any]]:
+    """For each contestant and place the rate, the share that it is of its local rate of the same round, how busy its
+    workers were, and the share that that is of how busy they were locally.
+    """
+    return {
+        name: {
+            place: {
+                "samples_per_second": spread([turn.rate for turn in some]),
+                "kept": spread([turn.rate / near.rate for turn, near in zip(some, of[LOCAL], strict=True)]),
+                "busy": spread([turn.busy for turn in some]),
+                "kept_busy": spread([turn.busy / near.busy for turn, near in zip(some, of[LOCAL], strict=True)]),
+            }
+            for place, some in of.items()
+        }
+        for name, of in turns.items()
+    }
+
+
+def report(figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures for people."""
+    lines = [f"{'':30} samples/s  of the local rate       workers busy  of the local share"]
+    for name, of in figures.items():
+        for place, figure in of.items():
+            kept, as_busy = (
+                f"{part['median']:.3f} ({part['min']:.3f} to {part['max']:.3f})"
+                for part in (figure["kept"], figure["kept_busy"])
+            )
+            rate, busy = figure["samples_per_second"]["median"], figure["busy"]["median"]
+            lines.append(f"{name:20} {place:9} {rate:9.0f}  {kept:23} {busy:12.1%}  {as_busy}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[0, 20, 100])
-    parser.add_argument("--decode-ms", type=float, default=4.0)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--shards", type=int, default=100)
-    parser.add_argument("--samples", type=int, default=160, help="of a shard")
-    parser.add_argument("--bytes", type=int, default=100_000, help="of a sample")
+    parser.add_argument("--peers", nargs="*", choices=[*PEERS], help="other loaders too, by name or all of them")
+    parser.add_argument("--work-ms", type=float, default=2.0, help="of a sample")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--shards", type=int, default=40)
+    parser.add_argument("--samples", type=int, default=512, help="of a shard")
+    parser.add_argument("--bytes", type=int, default=60_000, help="of a sample")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--window", type=int, default=1024)
-    parser.add_argument("--skip", type=int, default=160)
-    parser.add_argument("--batches", type=int, default=320)
+    parser.add_argument("--window", type=int, default=1024, help="samples that rayingest mixes")
+    parser.add_argument("--skip", type=int, default=96, help="batches of a turn that are not timed")
+    parser.add_argument("--batches", type=int, default=96, help="timed in a turn")
+    parser.add_argument("--most", type=float, default=6.0, help="seconds of either part of a turn")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.serve:
-        serve(args.serve)
-        return
+    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    args = parser.parse_args(argv)
+    described = {**machine(), "command": sys.argv}
+    if args.peers is not None:
+        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
+        multiprocessing.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "shards")
         folder.mkdir()
-        write_shards(folder, args.shards, args.samples, args.bytes)
-        server = subprocess.Popen([sys.executable, __file__, "--serve", folder], stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        try:
-            at = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            files = f"s-{{000..{args.shards - 1:03d}}}.tar"
+        shards = write_shards(folder, args.shards, args.samples, args.bytes)
+        with served(folder) as address:
+            at = {LOCAL: str(folder), **{f"{ms} ms": f"{address}/{ms}" for ms in args.delay_ms}}
+            work, example = Work(args.work_ms / 1e3), folder / shards[0]
+            places = {
+                place: Far(tuple(f"{where}/{shard}" for shard in shards), example, work, args.batch, args.workers)
+                for place, where in at.items()
+            }
             env = {"env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'jobs'}"}}
-            ray.init("local", num_cpus=args.workers + 1, include_dashboard=False, log_to_driver=False, runtime_env=env)
-            places = {"local": f"{folder}/{files}", **{f"{ms} ms": f"{at}/{ms}/{files}" for ms in args.delay_ms}}
-            measure(places, Path(name), args)
-        finally:
-            server.kill()
-            server.wait()
-
-
-def measure(places: dict[str, str], indexes: Path, args: argparse.Namespace) -> None:
-    """Take turns; prints a row a turn, and the medians. The first place is what the others are compared with."""
-    ratios: dict[str, list[float]] = {}
-    busy: dict[str, list[float]] = {}
-    with ri.Pool(workers=args.workers) as pool:
-        for number in range(args.rounds):
-            rates = {}
-            for place, urls in places.items():
-                rates[place], spent = rate(urls, indexes / f"{place}.arrow", args, pool)
-                ratio = rates[place] / rates["local"]
-                ratios.setdefault(place, []).append(ratio)
-                busy.setdefault(place, []).append(spent["decode_seconds"] / args.workers)
-                print(
-                    f"round {number}, {place:>7}: {rates[place]:4.0f}/s, ratio {ratio:.3f}, "
-                    f"{spent['bytes_read'] / 1e6:.0f} MB/s, {spent['read_seconds']:.1f} reads under way, "
-                    f"waits for reads {spent['stall_read_seconds']:.1%}, "
-                    f"decoders busy {busy[place][-1]:.1%}",
-                    flush=True,
-                )
-    for place, values in ratios.items():
-        as_busy = statistics.median(far / near for far, near in zip(busy[place], busy["local"], strict=True))
-        print(f"{place}: {statistics.median(values):.1%} of the local rate, decoders {as_busy:.1%} as busy")
+            cpus = 2 * args.workers + 1  # our decoders wait while Ray Data's turn is
+            ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, runtime_env=env)
+            figures = summarise(run(places, Path(name), args))
+    sizes = f"{args.shards} shards of {args.samples * args.bytes / 1e6:.0f} MB, {args.samples} samples each"
+    print(f"{sizes}; {args.work_ms:g} ms of work a sample, {args.workers} workers, load {described['load_before']:.1f}")
+    print(report(figures))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        with args.json.open("a") as file:
+            file.write(json.dumps({**described, "data": sizes, "contestants": figures}) + "\n")
+    ray.shutdown()
 
 
 if __name__ == "__main__":

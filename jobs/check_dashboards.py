@@ -39,7 +39,7 @@ from typing import Any
 os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - read where Ray is imported
 
 import ray
-from bench_storage import SlowFiles
+from slow_files import SlowFiles
 
 import rayingest as ri
 from rayingest.observe import plots

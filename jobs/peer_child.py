@@ -1,6 +1,6 @@
 """A contestant in an environment of its own, in a process that takes batches when it is told to.
 
-    .venv-formats/bin/python jobs/peer_child.py peer_formats litdata_loader SHARD... --workers 2
+    .venv-formats/bin/python jobs/peer_child.py peer_formats litdata_images FILE... --workers 2
 
 For loaders whose requirements contradict those of the others. `Child` stands for it among the contestants: it writes
 how many batches to take, one number a line, and reads a line when they have been taken. Only that goes through the
@@ -16,25 +16,25 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from bench_contestants import Contestant
-from bench_corpus import Corpus
 
+LITDATA, MOSAIC = "LitData", "MosaicML Streaming"
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv-formats" / "bin" / "python"
 CLOSING_SECONDS = 30
 
 
 class Child:
-    """A contestant that runs elsewhere. `at`: a module of `jobs/`, and the name in it that makes the loader."""
+    """A contestant that runs elsewhere. `at`: a module of `jobs/`, and the name in it that makes a loader of files."""
 
-    def __init__(self, name: str, at: tuple[str, str], data: Corpus, workers: int) -> None:
+    def __init__(self, name: str, at: tuple[str, str], files: Iterable[Path], workers: int) -> None:
         self.name = name
-        command = [str(python()), __file__, *at, *map(str, data.shards), f"--workers={workers}"]
+        command = [str(python()), __file__, *at, *map(str, files), f"--workers={workers}"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the transform: this package is not installed there
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         self._process: subprocess.Popen[str] = subprocess.Popen(command, env=environment, **pipes)
@@ -95,13 +95,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module")
     parser.add_argument("maker")
-    parser.add_argument("shards", type=Path, nargs="+")
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--workers", type=int, required=True)
     args = parser.parse_args(argv)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     make = getattr(importlib.import_module(args.module), args.maker)
-    serve(Contestant(args.maker, make(Corpus(tuple(args.shards), 0, 0), args.workers)), sys.stdin, answers)
+    serve(Contestant(args.maker, make(tuple(args.files), args.workers)), sys.stdin, answers)
 
 
 if __name__ == "__main__":

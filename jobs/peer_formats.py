@@ -1,8 +1,9 @@
 """Contestants that read shards of a format of their own: MosaicML Streaming's and LitData's.
 
-Owns copies of the pictures, JPEGs as they are and labels, written once by each library's own writer, and how each is
-set up: as its docs advise, by a subclass or a function that decodes, and its own loader, whose workers stay. Both
-libraries are in `.venv-formats`, and run there (`peer_child.py`).
+Owns copies of the data, written once by each library's own writer, and how each is set up: as its docs advise, with
+its own loader, whose workers stay. Pictures are JPEGs as they are and labels, decoded by a subclass or a function;
+tokens are arrays, or LitData's own stream of them. Both libraries are in `.venv-formats`, and run there
+(`peer_child.py`).
 """
 
 from __future__ import annotations
@@ -17,29 +18,49 @@ from unittest.mock import Mock
 
 import numpy as np
 from bench_contestants import SEED, picture
-from bench_corpus import Corpus
 
-BATCH = 64
+IMAGES, ROWS, TOKENS = 64, 16, 2048
+"""Images of a batch; rows of a batch of tokens, and tokens of a row."""
 SHARD_BYTES = 1 << 25
+Files = tuple[Path, ...]
 
 
-def mosaic_loader(data: Corpus, workers: int) -> Any:
+def mosaic_images(shards: Files, workers: int) -> Any:
     """MosaicML Streaming: shards of 32 MB, its default shuffle."""
     _stand_in_for_torchvision()
-    from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
+    from streaming import StreamingDataLoader, StreamingDataset
 
     class Pictures(StreamingDataset):
         def __getitem__(self, index: Any) -> tuple[np.ndarray, int]:
             sample = super().__getitem__(index)
             return picture(sample["jpg"]), sample["cls"]
 
-    def write(folder: Path) -> None:
-        with MDSWriter(out=str(folder), columns={"jpg": "bytes", "cls": "int"}, size_limit=SHARD_BYTES) as out:
-            for jpg, label in samples(data.shards):
-                out.write({"jpg": jpg, "cls": label})
+    rows = ({"jpg": jpg, "cls": label} for jpg, label in samples(shards))
+    folder = _mosaic_shards(shards, {"jpg": "bytes", "cls": "int"}, rows)
+    pictures = Pictures(local=folder, batch_size=IMAGES, shuffle=True, shuffle_seed=SEED)
+    return StreamingDataLoader(pictures, batch_size=IMAGES, **_options(workers))
 
-    pictures = Pictures(local=str(_made(data, "mds", write)), batch_size=BATCH, shuffle=True, shuffle_seed=SEED)
-    return StreamingDataLoader(pictures, batch_size=BATCH, **_options(workers))
+
+def mosaic_tokens(arrays: Files, workers: int) -> Any:
+    """The same of rows of tokens: a column of arrays, whose shape and type the format knows."""
+    _stand_in_for_torchvision()
+    from streaming import StreamingDataLoader, StreamingDataset
+
+    rows = ({"tokens": row} for row in token_rows(arrays))
+    folder = _mosaic_shards(arrays, {"tokens": f"ndarray:int32:{TOKENS}"}, rows)
+    tokens = StreamingDataset(local=folder, batch_size=ROWS, shuffle=True, shuffle_seed=SEED)
+    return StreamingDataLoader(tokens, batch_size=ROWS, **_options(workers))
+
+
+def _mosaic_shards(files: Files, columns: dict[str, str], rows: Iterator[dict[str, Any]]) -> str:
+    from streaming import MDSWriter
+
+    def write(folder: Path) -> None:
+        with MDSWriter(out=str(folder), columns=columns, size_limit=SHARD_BYTES) as out:
+            for row in rows:
+                out.write(row)
+
+    return str(_made(files, "mds", write))
 
 
 def _stand_in_for_torchvision() -> None:
@@ -50,15 +71,35 @@ def _stand_in_for_torchvision() -> None:
     sys.modules.update({name: Mock(VisionDataset=object) for name in names})
 
 
-def litdata_loader(data: Corpus, workers: int) -> Any:
+def litdata_images(shards: Files, workers: int) -> Any:
     """LitData: chunks of 32 MB, shuffled."""
     from litdata import StreamingDataLoader, StreamingDataset, optimize
 
     def write(folder: Path) -> None:
-        optimize(samples, [(shard,) for shard in data.shards], str(folder), chunk_bytes=SHARD_BYTES, num_workers=1)
+        optimize(samples, [(shard,) for shard in shards], str(folder), chunk_bytes=SHARD_BYTES, num_workers=1)
 
-    pictures = StreamingDataset(str(_made(data, "litdata", write)), shuffle=True, seed=SEED, transform=_pair)
-    return StreamingDataLoader(pictures, batch_size=BATCH, **_options(workers))
+    pictures = StreamingDataset(str(_made(shards, "litdata", write)), shuffle=True, seed=SEED, transform=_pair)
+    return StreamingDataLoader(pictures, batch_size=IMAGES, **_options(workers))
+
+
+def litdata_tokens(arrays: Files, workers: int) -> Any:
+    """The same of tokens, which it keeps as one stream and cuts into rows as it reads."""
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader, optimize
+
+    def write(folder: Path) -> None:
+        tokens = SHARD_BYTES // 4  # of a chunk, a whole number of rows
+        optimize(
+            token_tensors,
+            [(file,) for file in arrays],
+            str(folder),
+            chunk_size=tokens,
+            num_workers=1,
+            item_loader=TokensLoader(block_size=TOKENS),
+        )
+
+    folder = str(_made(arrays, "litdata", write))
+    tokens = StreamingDataset(folder, item_loader=TokensLoader(block_size=TOKENS), shuffle=True, seed=SEED)
+    return StreamingDataLoader(tokens, batch_size=ROWS, **_options(workers))
 
 
 def _options(workers: int) -> dict[str, Any]:
@@ -69,7 +110,7 @@ def _pair(sample: tuple[bytes, int]) -> tuple[np.ndarray, int]:
     return picture(sample[0]), sample[1]
 
 
-def samples(shards: tuple[Path, ...]) -> Iterator[tuple[bytes, int]]:
+def samples(shards: Files) -> Iterator[tuple[bytes, int]]:
     """JPEG and label of all samples of some tars."""
     for shard in shards:
         with tarfile.open(shard) as tar:
@@ -83,9 +124,22 @@ def samples(shards: tuple[Path, ...]) -> Iterator[tuple[bytes, int]]:
                     yield jpg, int(file.read())
 
 
-def _made(data: Corpus, kind: str, write: Callable[[Path], None]) -> Path:
-    """The folder of a copy beside the tars, written where it is not there yet."""
-    folder = data.shards[0].parent.with_suffix(f".{kind}")
+def token_rows(arrays: Files) -> Iterator[np.ndarray]:
+    """Each row of some files of arrays, int32[2048]."""
+    for file in arrays:
+        yield from np.load(file)
+
+
+def token_tensors(arrays: Files) -> Iterator[Any]:
+    """The same as tensors, which is what LitData takes for tokens."""
+    import torch
+
+    yield from map(torch.from_numpy, token_rows(arrays))
+
+
+def _made(files: Files, kind: str, write: Callable[[Path], None]) -> Path:
+    """The folder of a copy beside the files', written where it is not there yet."""
+    folder = files[0].parent.with_suffix(f".{kind}")
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
         write(making)

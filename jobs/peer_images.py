@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from bench_contestants import SEED, TarImages, our_loader, picture
 from bench_corpus import Corpus, make_corpus
-from peer_child import Child
+from peer_child import LITDATA, MOSAIC, Child
 from torch.utils.data import DataLoader
 
 BATCH, SHAPE = 64, (3, 224, 224)
-LITDATA, MOSAIC = "LitData", "MosaicML Streaming"
 PASSES = 3
 """Times that every shard is in an epoch that is timed as a whole."""
 BUFFER = 1000
@@ -173,8 +172,8 @@ FORKED: dict[str, Callable[[Corpus, int], Any]] = {
     "Grain, defaults": partial(GrainEpochs, tuned=False),
     "Grain, tuned": partial(GrainEpochs, tuned=True),
     "SPDL": SpdlEpochs,
-    LITDATA: partial(Child, LITDATA, ("peer_formats", "litdata_loader")),
-    MOSAIC: partial(Child, MOSAIC, ("peer_formats", "mosaic_loader")),
+    LITDATA: lambda data, workers: Child(LITDATA, ("peer_formats", "litdata_images"), data.shards, workers),
+    MOSAIC: lambda data, workers: Child(MOSAIC, ("peer_formats", "mosaic_images"), data.shards, workers),
 }
 """Those with processes or threads of their own."""
 ON_RAY: dict[str, Callable[[Corpus, int], Any]] = {

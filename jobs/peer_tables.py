@@ -2,7 +2,8 @@
 
 Owns the data and how each loader is set up: two workers each, shuffled, the same columns in every batch. The torch
 DataLoaders have the whole table in memory beforehand, which is as fast as they get; rayingest, Hugging Face and Ray
-Data read the files in every epoch.
+Data read the files in every epoch. MosaicML Streaming and LitData read copies of the tokens in formats of their own
+(`peer_formats.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from peer_child import LITDATA, MOSAIC, Child
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from torch.utils.data import Dataset as TorchDataset
 
@@ -151,6 +153,23 @@ class RayDataEpochs:
         )
 
 
+def elsewhere(table: Table, workers: int, name: str, maker: str) -> Child:
+    """A loader of the other environment, which has no Parquet: it gets the tokens as files of arrays."""
+    return Child(name, ("peer_formats", maker), token_arrays(table), workers)
+
+
+def token_arrays(table: Table) -> list[Path]:
+    """The tokens of each file as int32[rows, 2048] in a `.npy`, in a folder beside theirs, made once."""
+    folder = table.folder.with_suffix(".arrays")
+    if not folder.exists():
+        making = folder.with_name(f"{folder.name}.{os.getpid()}")
+        making.mkdir()
+        for file in map(Path, table.files):
+            np.save(making / f"{file.stem}.npy", _array(pq.read_table(file).column("tokens").combine_chunks()))
+        making.rename(folder)
+    return sorted(folder.glob("*.npy"))
+
+
 def our_loader(table: Table, workers: int) -> Any:
     """Ours."""
     data = ri.read_parquet(table.files, index=table.folder.with_suffix(".index")).shuffle(seed=SEED).batch(table.batch)
@@ -166,4 +185,9 @@ FORKED: dict[str, Callable[[Table, int], Any]] = {
     "Hugging Face, tuned": partial(hugging_face_loader, tuned=True),
 }
 """Those with processes of their own."""
+FORKED_OF_TOKENS: dict[str, Callable[[Table, int], Any]] = {
+    LITDATA: partial(elsewhere, name=LITDATA, maker="litdata_tokens"),
+    MOSAIC: partial(elsewhere, name=MOSAIC, maker="mosaic_tokens"),
+}
+"""And those of tokens alone."""
 ON_RAY: dict[str, Callable[[Table, int], Any]] = {"rayingest": our_loader, "Ray Data": RayDataEpochs}
