@@ -8,12 +8,10 @@ libraries are in `.venv-formats`, and run there (`peer_child.py`).
 from __future__ import annotations
 
 import os
-import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 from bench_contestants import SEED, picture
@@ -25,7 +23,7 @@ SHARD_BYTES = 1 << 25
 
 def mosaic_loader(data: Corpus, workers: int) -> Any:
     """MosaicML Streaming: shards of 32 MB, its default shuffle."""
-    _stand_in_for_torchvision()
+    import torchvision_stand_in  # noqa: F401
     from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
     class Pictures(StreamingDataset):
@@ -40,14 +38,6 @@ def mosaic_loader(data: Corpus, workers: int) -> Any:
 
     pictures = Pictures(local=str(_made(data, "mds", write)), batch_size=BATCH, shuffle=True, shuffle_seed=SEED)
     return StreamingDataLoader(pictures, batch_size=BATCH, **_options(workers))
-
-
-def _stand_in_for_torchvision() -> None:
-    """`streaming` imports it for data sets not used here, and PyPI's builds do not load beside a torch for CPUs."""
-    import transformers  # noqa: F401 - which `streaming` imports too, and which asks whether torchvision is there
-
-    names = ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
-    sys.modules.update({name: Mock(VisionDataset=object) for name in names})
 
 
 def litdata_loader(data: Corpus, workers: int) -> Any:
