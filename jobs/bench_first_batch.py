@@ -88,7 +88,8 @@ def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
 
 def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
     """For each contestant seconds to the first batch, of a step, to the second epoch's first and to that after a
-    resume, the resume's to the start's of the same round, and of the resumes what followed.
+    resume, the resume's to the start's of the same round, and of the resumes what followed. Steps are an epoch's mean,
+    and median, which is near none where batches come many at a time.
     """
     figures = {}
     for name, some in turns.items():
@@ -96,8 +97,8 @@ def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
         followed = [compare(start["labels"][:-1], resume["labels"]) for start, resume in some]
         figures[name] = {
             "cold": spread([seconds[0] for seconds in starts]),
-            "step": spread([statistics.median(seconds[1:-1]) for seconds in starts]),
-            "mean_step": spread([statistics.mean(seconds[1:-1]) for seconds in starts]),
+            "step": spread([statistics.mean(seconds[1:-1]) for seconds in starts]),
+            "median_step": spread([statistics.median(seconds[1:-1]) for seconds in starts]),
             "second_epoch": spread([seconds[-1] for seconds in starts]),
             "resume": spread([resume["seconds"] for _, resume in some]),
             "ratio": spread([resume["seconds"] / start["seconds"][0] for start, resume in some]),

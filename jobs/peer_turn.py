@@ -3,15 +3,17 @@
     .venv-peers/bin/python jobs/peer_turn.py WebDataset start FOLDER SHARD... --workers 2
 
 Owns who is compared by `bench_first_batch.py`, in which environment each runs, and what is timed. The clock starts
-with the making of the loader: its library is imported by then, offsets of the pictures are looked up, and Ray runs, as
-in a job on a cluster. `start` takes an epoch and the first batch of the next, and leaves a state of 90 % of the epoch;
-`resume` begins there and takes what is left. One whose library has no state takes 90 % again and drops it.
+with the making of the loader: its library is imported by then, random numbers are seeded, offsets of the pictures are
+looked up, and Ray runs, as in a job on a cluster. `start` takes an epoch and the first batch of the next, and leaves a
+state of 90 % of the epoch; `resume` begins there and takes what is left. One whose library has no state takes 90 %
+again and drops it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ import numpy as np
 import peer_formats as formats
 import peer_images as images
 import torch
-from bench_contestants import look_up
+from bench_contestants import SEED, look_up
 from bench_corpus import Corpus
 
 SHARE = 0.9
@@ -137,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     peer, corpus = PEERS[args.name], Corpus(tuple(args.shards), 0, 0)
     for library in peer.libraries:
         import_module(library)
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(SEED)
     steps = len(look_up(corpus.shards)[0]) // images.BATCH
     if peer.on_ray:
         import ray
