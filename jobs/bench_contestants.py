@@ -12,6 +12,7 @@ import os
 import tarfile
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +32,31 @@ def picture(data: bytes) -> np.ndarray:
     return TRANSFORM(data, np.random.default_rng(), path="pillow")
 
 
+@cache
+def look_up(shards: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Shard, offset, size and label of each picture of WebDataset tars, int64[pictures] each; once a process."""
+    shard_of, offsets, sizes, labels = [], [], [], []
+    for number, shard in enumerate(shards):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                if member.name.endswith(".jpg"):
+                    shard_of.append(number)
+                    offsets.append(member.offset_data)
+                    sizes.append(member.size)
+                else:
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    labels.append(int(file.read()))
+    return np.array(shard_of), np.array(offsets), np.array(sizes), np.array(labels)
+
+
 class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
     """uint8[224, 224, 3] and label of each sample of WebDataset tars, by number."""
 
     def __init__(self, shards: tuple[Path, ...], path: str = "pillow") -> None:
         self._shards, self._path = shards, path
         self._files: dict[int, int] = {}
-        shard_of, offsets, sizes, labels = [], [], [], []
-        for number, shard in enumerate(shards):
-            with tarfile.open(shard) as tar:
-                for member in tar:
-                    if member.name.endswith(".jpg"):
-                        shard_of.append(number)
-                        offsets.append(member.offset_data)
-                        sizes.append(member.size)
-                    else:
-                        file = tar.extractfile(member)
-                        assert file is not None
-                        labels.append(int(file.read()))
-        self._shard_of, self._offsets = np.array(shard_of), np.array(offsets)
-        self._sizes, self._labels = np.array(sizes), np.array(labels)
+        self._shard_of, self._offsets, self._sizes, self._labels = look_up(shards)
 
     def __len__(self) -> int:
         return len(self._offsets)

@@ -22,7 +22,6 @@ from tqdm import tqdm
 SIZES = ((500, 375), (500, 400), (375, 500), (500, 333), (480, 400))
 """(width, height), in turn."""
 QUALITY = 90
-CLASSES = 1000
 
 _OCTAVES = 7
 """Layers of noise, each twice as fine as the one before and weaker by `_FALL`, as in photographs."""
@@ -40,8 +39,10 @@ class Corpus:
 
 
 def make_corpus(root: Path, samples: int = 4096, shards: int = 8, processes: int | None = None) -> Corpus:
-    """The corpus of `samples` JPEGs in `shards` tars under `root`; made where it is not there yet, on all CPUs."""
-    folder = root / f"jpegs-{samples}-{shards}"
+    """The corpus of `samples` JPEGs in `shards` tars under `root`, each labelled with its number; made where it is not
+    there yet, on all CPUs.
+    """
+    folder = root / f"numbered-{samples}-{shards}"
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
         making.mkdir(parents=True)
@@ -94,7 +95,7 @@ def _write_shard(job: tuple[Path, np.ndarray]) -> int:
     with tarfile.open(path, "w") as tar:
         for index in indices.tolist():
             _add(tar, f"{index:08d}.jpg", picture(index))
-            _add(tar, f"{index:08d}.cls", str(index % CLASSES).encode())
+            _add(tar, f"{index:08d}.cls", str(index).encode())
     return len(indices)
 
 

@@ -9,12 +9,10 @@ tokens are arrays, or LitData's own stream of them. Both libraries are in `.venv
 from __future__ import annotations
 
 import os
-import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 from bench_contestants import SEED, picture
@@ -27,7 +25,7 @@ Files = tuple[Path, ...]
 
 def mosaic_images(shards: Files, workers: int) -> Any:
     """MosaicML Streaming: shards of 32 MB, its default shuffle."""
-    _stand_in_for_torchvision()
+    import torchvision_stand_in  # noqa: F401
     from streaming import StreamingDataLoader, StreamingDataset
 
     class Pictures(StreamingDataset):
@@ -43,7 +41,7 @@ def mosaic_images(shards: Files, workers: int) -> Any:
 
 def mosaic_tokens(arrays: Files, workers: int) -> Any:
     """The same of rows of tokens: a column of arrays, whose shape and type the format knows."""
-    _stand_in_for_torchvision()
+    import torchvision_stand_in  # noqa: F401
     from streaming import StreamingDataLoader, StreamingDataset
 
     rows = ({"tokens": row} for row in token_rows(arrays))
@@ -61,14 +59,6 @@ def _mosaic_shards(files: Files, columns: dict[str, str], rows: Iterator[dict[st
                 out.write(row)
 
     return str(_made(files, "mds", write))
-
-
-def _stand_in_for_torchvision() -> None:
-    """`streaming` imports it for data sets not used here, and PyPI's builds do not load beside a torch for CPUs."""
-    import transformers  # noqa: F401 - which `streaming` imports too, and which asks whether torchvision is there
-
-    names = ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
-    sys.modules.update({name: Mock(VisionDataset=object) for name in names})
 
 
 def litdata_images(shards: Files, workers: int) -> Any:

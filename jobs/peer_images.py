@@ -38,9 +38,13 @@ def torch_loader(data: Corpus, workers: int, kind: Any = DataLoader) -> Any:
 
 def stateful_loader(data: Corpus, workers: int) -> Any:
     """torchdata's."""
+    return torch_loader(data, workers, _stateful())
+
+
+def _stateful() -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return torch_loader(data, workers, StatefulDataLoader)
+    return StatefulDataLoader
 
 
 def web_loader(data: Corpus, workers: int) -> Any:
@@ -57,20 +61,24 @@ def _tensor(data: bytes) -> torch.Tensor:
     return torch.from_numpy(picture(data))
 
 
-def hugging_face_loader(data: Corpus, workers: int, tuned: bool) -> Any:
+def hugging_face_loader(data: Corpus, workers: int, tuned: bool, stateful: bool = False) -> Any:
     """Streaming from the tars, bytes as they are, decoded in a DataLoader's workers, each with half of the shards.
 
     Torch's format, as the docs have it, makes int64 of the pictures. Tuned: the DataLoader makes tensors of the arrays.
+    Stateful: torchdata's, which keeps the states of the workers' streams.
     """
     from datasets import Features, Image, Value, load_dataset
 
     features = Features({"jpg": Image(decode=False), "cls": Value("int64")})
     files = {"train": list(map(str, data.shards))}
     stream = load_dataset("webdataset", data_files=files, split="train", streaming=True, features=features)
-    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER).map(_hugging_face, remove_columns=["jpg", "cls"])
+    # A state can be loaded only where no worker mixes fewer shards than the whole stream would.
+    mixed = {"max_buffer_input_shards": len(data.shards) // workers} if stateful else {}
+    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER, **mixed).map(_hugging_face, remove_columns=["jpg", "cls"])
     assert stream.num_shards % workers == 0  # else one of them is idle at the end of every epoch
     stream = stream if tuned else stream.with_format("torch")
-    return DataLoader(stream, BATCH, num_workers=workers, persistent_workers=True, drop_last=True)
+    kind = _stateful() if stateful else DataLoader
+    return kind(stream, BATCH, num_workers=workers, persistent_workers=True, drop_last=True)
 
 
 def _hugging_face(sample: dict[str, Any]) -> dict[str, Any]:
@@ -80,27 +88,51 @@ def _hugging_face(sample: dict[str, Any]) -> dict[str, Any]:
 class GrainEpochs:
     """Grain: a shuffled map-style dataset, in processes of its own.
 
-    By default each has 16 threads, makes 500 samples ahead, and ends with its epoch, of every shard `PASSES` times.
+    By default each has 16 threads, makes 500 samples ahead, and ends with its epoch, of every shard `passes` times.
     Tuned: two threads, batches put together by them, and epochs that follow each other in the same processes.
     """
 
-    def __init__(self, data: Corpus, workers: int, tuned: bool) -> None:
+    def __init__(self, data: Corpus, workers: int, tuned: bool, passes: int = PASSES) -> None:
         import grain
 
-        shards = data.shards if tuned else PASSES * data.shards
+        self._steps, self._step = 0, 0
+        self._batches: Any = None
+        self._state: dict[str, Any] | None = None
+        shards = data.shards if tuned else passes * data.shards
         samples = grain.MapDataset.source(TarImages(shards)).shuffle(seed=SEED).map(_numpy)
         if tuned:
             options = grain.multiprocessing.MultiprocessingOptions(workers, per_worker_buffer_size=2)
-            batches = samples.batch(BATCH, drop_remainder=True).repeat()
-            self._data = batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)).mp_prefetch(
-                options
+            batches = samples.batch(BATCH, drop_remainder=True)
+            self._steps = len(batches)
+            self._data = (
+                batches.repeat()
+                .to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=2))
+                .mp_prefetch(options)
             )
         else:
             options = grain.multiprocessing.MultiprocessingOptions(workers)
             self._data = samples.to_iter_dataset().batch(BATCH, drop_remainder=True).mp_prefetch(options)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._data)
+        if self._batches is None or not self._steps:
+            self._batches = iter(self._data)
+        self._step = 0
+        if self._state:
+            self._batches.set_state(self._state["batches"])
+            self._step, self._state = self._state["step"], None
+        for batch in self._batches:
+            self._step += 1
+            yield batch
+            if self._step == self._steps:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Grain's own of the iterator, and the batches taken of the epoch, which it does not know of."""
+        return {"batches": self._batches.get_state(), "step": self._step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """For the next iterator."""
+        self._state = state
 
 
 def _numpy(sample: tuple[torch.Tensor, int]) -> tuple[np.ndarray, int]:
@@ -129,19 +161,19 @@ def _stack(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs: a new execution every epoch, of every shard `PASSES` times.
+    """Ray Data, held to so many CPUs: a new execution every epoch, of every shard `passes` times.
 
     A block a shard, so that it decodes where it reads: by default it cuts shards in nine, and raw blocks go through the
     object store, counted as a few bytes each.
     """
 
-    def __init__(self, data: Corpus, workers: int) -> None:
+    def __init__(self, data: Corpus, workers: int, passes: int = PASSES) -> None:
         import ray.data
 
         context = ray.data.DataContext.get_current()
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=workers)
         context.enable_progress_bars = False
-        urls = PASSES * list(map(str, data.shards))
+        urls = passes * list(map(str, data.shards))
         tars = ray.data.read_webdataset(urls, decoder=False, shuffle="files", override_num_blocks=len(urls))
         self._data = tars.map(_pair)
 

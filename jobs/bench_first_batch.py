@@ -1,0 +1,153 @@
+"""First batches of rayingest and other loaders: cold, of the second epoch, and after a resume at 90 % of an epoch.
+
+    make bench-env
+    .venv-peers/bin/python jobs/bench_first_batch.py --rounds 3 --json row.jsonl
+
+The pictures, transform and loaders of `bench_peers.py`, two workers each. In a round each contestant has a turn, of two
+fresh processes (`peer_turn.py`): one starts and goes on to the second epoch's first batch, the other resumes where the
+first left a state. What follows is compared with what came in the first, sample by sample. A loader without a state
+takes 90 % of an epoch again, in a time that grows with the epoch; these have few steps.
+
+What is kept beside the data (indexes, copies in formats of their own) is there beforehand. Exits with 1 where what
+follows is not what rayingest gave without a resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bench_corpus import Corpus, make_corpus
+from bench_loader import ROOT, machine, spread
+from peer_child import python
+from peer_turn import OURS, PEERS, place
+from tqdm import tqdm
+
+SHOWN = 3000
+"""Characters of what a process that failed has said."""
+Turn = dict[str, Any]
+
+
+def take(name: str, turn: str, folder: Path, corpus: Corpus, workers: int) -> Turn:
+    """What a process of its own shows."""
+    interpreter = python() if PEERS[name].elsewhere else sys.executable
+    job = [str(interpreter), str(Path(__file__).with_name("peer_turn.py")), name, turn, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the transform: not everywhere is this package installed
+    said = folder / "said.txt"  # no pipe: what a library leaves running would hold it open
+    with said.open("w") as file:
+        ended = subprocess.run(
+            [*job, *map(str, corpus.shards), f"--workers={workers}"],
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if ended.returncode:
+        raise SystemExit(f"{name}, {turn}: exit status {ended.returncode}\n{said.read_text()[-SHOWN:]}")
+    shown: Turn = json.loads((folder / f"{turn}.json").read_text())
+    return shown
+
+
+def run(names: Sequence[str], rounds: int, corpus: Corpus, workers: int) -> dict[str, list[tuple[Turn, Turn]]]:
+    """A start and a resume of each contestant, round by round."""
+    turns: dict[str, list[tuple[Turn, Turn]]] = {name: [] for name in names}
+    for number in tqdm(range(-1, rounds), desc="rounds"):
+        at = number % len(names)
+        for name in [*names[at:], *names[:at]]:
+            with tempfile.TemporaryDirectory() as made:
+                if number < 0:
+                    take(name, "prepare", Path(made), corpus, workers)
+                else:
+                    start, resume = (take(name, turn, Path(made), corpus, workers) for turn in ("start", "resume"))
+                    turns[name].append((start, resume))
+    return turns
+
+
+def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
+    """What followed a resume, to the epoch that it is of: whether it is identical to what followed there, and else the
+    samples of that which did not come, and those that came and were not due.
+
+    Raises ValueError if the epoch itself has a sample twice.
+    """
+    at = place(len(whole))
+    if len({*chain.from_iterable(whole)}) != sum(map(len, whole)):
+        raise ValueError("an epoch has a sample more than once")
+    due, got = (Counter(chain.from_iterable(batches)) for batches in (whole[at:], rest))
+    return {"identical": rest == whole[at:], "lost": (due - got).total(), "again": (got - due).total()}
+
+
+def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
+    """For each contestant seconds to the first batch, of a step, to the second epoch's first and to that after a
+    resume, the resume's to the start's of the same round, and of the resumes what followed. Steps are an epoch's mean,
+    and median, which is near none where batches come many at a time.
+    """
+    figures = {}
+    for name, some in turns.items():
+        starts = [start["seconds"] for start, _ in some]
+        followed = [compare(start["labels"][:-1], resume["labels"]) for start, resume in some]
+        figures[name] = {
+            "cold": spread([seconds[0] for seconds in starts]),
+            "step": spread([statistics.mean(seconds[1:-1]) for seconds in starts]),
+            "median_step": spread([statistics.median(seconds[1:-1]) for seconds in starts]),
+            "second_epoch": spread([seconds[-1] for seconds in starts]),
+            "resume": spread([resume["seconds"] for _, resume in some]),
+            "ratio": spread([resume["seconds"] / start["seconds"][0] for start, resume in some]),
+            "by": some[0][1]["by"],
+            "identical": all(one["identical"] for one in followed),
+            "lost": max(one["lost"] for one in followed),
+            "again": max(one["again"] for one in followed),
+        }
+    return figures
+
+
+def report(figures: dict[str, Any]) -> str:
+    """The figures for people."""
+    lines = [
+        f"{'first batch, seconds':20} {'cold':21} {'second epoch':21} {'a step':7} {'resume to cold':20} what follows"
+    ]
+    for name, of in figures.items():
+        cold, second, ratio = (
+            f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})" for r in (of["cold"], of["second_epoch"], of["ratio"])
+        )
+        follows = "identical" if of["identical"] else f"{of['lost']} lost, {of['again']} again"
+        way = ", 90 % dropped" * (of["by"] != "state")
+        lines.append(f"{name:20} {cold:21} {second:21} {of['step']['median']:<7.3f} {ratio:20} {follows}{way}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=PEERS, default=[*PEERS])
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=4096, help="of the corpus")
+    parser.add_argument("--shards", type=int, default=8, help="of the corpus")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
+    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    args = parser.parse_args(argv)
+    corpus, described = make_corpus(args.folder, args.samples, args.shards), machine()
+    turns = run(args.only, args.rounds, corpus, args.workers)
+    figures = summarise(turns)
+    print(report(figures))
+    for some in turns.values():
+        described["versions"] |= some[0][0]["versions"]
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        with args.json.open("a") as file:
+            file.write(json.dumps({**described, "command": sys.argv, "contestants": figures}) + "\n")
+    return 0 if OURS not in figures or figures[OURS]["identical"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
