@@ -1,7 +1,7 @@
 """JPEG bytes to the pixels of a view, through libjpeg-turbo (simplejpeg) and a SIMD resizer (cykooz-resizer).
 
-Owns which JPEGs are read this way and how little of them is decoded: no row below the view, and at half, a quarter or
-an eighth of the size where the view is reduced by twice that. Unscaled pixels are Pillow's, bit for bit, as both use
+Owns which JPEGs are read this way and how little of them is decoded: no row below the view, and at half the size where
+the view is reduced by twice that and is smooth enough for it. Unscaled pixels are Pillow's, bit for bit, as both use
 one library; resized ones differ by rounding. Refuses files of which libjpeg says that pixels are damaged, as Pillow
 would not tell. Everything else is left to Pillow, in whose place this module raises no error: other formats, grey and
 CMYK, what is cut short, what libjpeg complains of otherwise.
@@ -32,10 +32,16 @@ _DAMAGE = re.compile(
     f"{_ROWS_LEFT} 0xd[0-7]"  # a restart amid the pixels; before the end it is only something that follows them
 )
 """What libjpeg warns of where pixels are lost, for which it puts others; it tells of the first that it meets."""
-_SCALES = (8, 4, 2)
-"""By which libjpeg reduces at no cost; between powers of two its code is slower than that for the full size."""
+_HALVED = 2
+"""By this libjpeg reduces at no cost. By a quarter and an eighth it saves little more, and letters become grey."""
 _SPARE = 2
 """How much more than wanted stays after libjpeg's reduction: with less, fine lines come out otherwise than Pillow's."""
+_SHARP = 1000
+"""Where pixels that were halved differ more from those beside them and below, in mean squares together, Pillow's would
+be others: text has 1,200 to 6,000, with less than 40 dB, and of 100 photographs 97 have less than 700, with 48 or more.
+"""
+_LINES = 32
+"""Rows and columns that are looked at for that."""
 _MARGIN = 32
 """Rows decoded below the view: those that smoothing of the colours looks at, at any scale."""
 
@@ -57,8 +63,10 @@ class Jpeg:
         left, top, right, bottom = view.box
         if left < 0 or top < 0 or right > self.width or bottom > self.height:
             return None
-        scale = _scale(view)
-        pixels = self._decode(min(self.height, bottom + _MARGIN), scale)
+        rows, scale = min(self.height, bottom + _MARGIN), _scale(view)
+        pixels = self._decode(rows, scale)
+        if pixels is not None and scale > 1 and _is_sharp(pixels[top // 2 : bottom // 2, left // 2 : right // 2]):
+            pixels, scale = self._decode(rows, 1), 1
         if pixels is None:
             return None
         if view.is_resized:
@@ -135,7 +143,15 @@ def _scale(view: View) -> int:
     """By how much libjpeg may reduce the image."""
     left, top, right, bottom = view.box
     reduction = min((bottom - top) / view.size[0], (right - left) / view.size[1])
-    return next((scale for scale in _SCALES if scale * _SPARE <= reduction), 1)
+    return _HALVED if reduction >= _HALVED * _SPARE else 1
+
+
+def _is_sharp(pixels: np.ndarray) -> bool:
+    """Whether pixels that were halved tell of detail that halving loses."""
+    rows, columns = pixels.shape[:2]
+    across = np.diff(pixels[:: max(1, rows // _LINES)].astype(np.float32), axis=1)
+    down = np.diff(pixels[:, :: max(1, columns // _LINES)].astype(np.float32), axis=0)
+    return bool(np.square(across).mean() + np.square(down).mean() > _SHARP)
 
 
 class _Libraries(NamedTuple):
