@@ -7,6 +7,7 @@ import math
 
 from rayingest.plan.batching import bounds
 from rayingest.plan.mixed import MixedPlanner
+from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.streams import ManifestStream
 from rayingest.unbounded.stream import UnboundedStream
@@ -46,10 +47,11 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     if window_bytes > max_bytes:
         _log.warning(
             "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, max_bytes %s: blocks will "
-            "be dropped and read again; give shuffle() a smaller window or fewer lanes, or loader() more max_bytes",
+            "be dropped and read again, many times; give loader() more max_bytes, or shuffle() %s",
             lanes,
             _size(window_bytes),
             _size(max_bytes),
+            _what_fits(order, block_bytes, manifest.total_bytes / manifest.num_samples, max_bytes * world_size),
         )
     blocks = share * manifest.num_blocks / manifest.num_samples
     if blocks < _FEW_BLOCKS and order.samples > order.window_samples:
@@ -58,6 +60,19 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
             "give a larger window to shuffle(), or smaller block_bytes",
             blocks,
         )
+
+
+def _what_fits(order: Order, block_bytes: float, sample_bytes: float, budget: int) -> str:
+    """In words, a window for which half of all ranks' budgets has room, with two blocks for each of its lanes."""
+    lanes = max(
+        count
+        for count in range(1, order.lanes + 1)
+        if order.batch % count == 0 and (count == 1 or 4 * count * block_bytes <= budget)
+    )
+    window = 2 ** int(math.log2(max(1.0, budget / 2 / sample_bytes)))
+    if 4 * lanes * block_bytes > budget or window < order.batch:
+        return "a smaller window and fewer lanes"
+    return f"a window that has room, such as window={window}, lanes={lanes}"
 
 
 def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:

@@ -158,6 +158,7 @@ class Feeder:
             "bytes_in_flight": dispatch.held,
             "lingering_bytes": dispatch.lingering,
             "max_bytes": self._limits.max_bytes,
+            "node_store_bytes": self._pool.store_bytes,
             "batches_ready": self._outbox.qsize(),
             "readers": sum(member.role == "reader" for member in self._pool.members),
             "cluster_cpus": self._pool.cpus,

@@ -22,6 +22,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayingest.cluster.avoided import Avoided, elsewhere
+from rayingest.cluster.budget import store_bytes
 from rayingest.cluster.connection import Connection
 from rayingest.cluster.cpus import count_cpus, no_decoder, total_cpus
 from rayingest.cluster.decoder import CONTROL, Decoder
@@ -56,6 +57,7 @@ class Pool:
         self.workers, self.start_timeout = workers, start_timeout
         self.connection = Connection()
         self.cpus = 0  # of the cluster, when a decoder was last asked for, or came
+        self.store_bytes = 0  # of this node's object store
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
         self._pending: dict[str, Member] = {}
@@ -90,7 +92,7 @@ class Pool:
             job = self.connection.bind()
             self._prefix = f"rayingest:{job}:rank{rank}:pool{next(_pools)}-{uuid.uuid4().hex[:4]}"
             self._opened = time.monotonic()
-            self.cpus = total_cpus()
+            self.cpus, self.store_bytes = total_cpus(), store_bytes()
             self._one_by_one = self.cpus < self.workers * world_size
             if self._one_by_one:
                 _log.warning(

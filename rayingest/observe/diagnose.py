@@ -22,6 +22,8 @@ _REREAD = 0.1
 _SPARE = 1.2
 """More than what would just do."""
 _MOST = 8
+_STORE_PART = 0.6
+"""Of a node's store, for one loader: Ray spills where others and what it holds beside them need more than the rest."""
 _LINGERING = 0.2
 _FREE_SOONER = "RAY_free_objects_period_milliseconds=50"
 """See `cluster.site`."""
@@ -115,13 +117,20 @@ def _storage(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
 
 def _budget(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
     wanted = int(2 ** math.ceil(math.log2(max(1.0, _SPARE * 2 * seen["max_bytes"]))))
-    advice = f"loader(max_bytes={wanted}) or more, or a smaller window in shuffle()"
+    most = int(_STORE_PART * seen["node_store_bytes"]) or wanted
+    settings = {"max_bytes": min(wanted, most)} if most > _SPARE * seen["max_bytes"] else {}
+    ways = [f"loader(max_bytes={nbytes})" + " or more" * (wanted <= most) for nbytes in settings.values()]
+    if wanted > most:
+        ways.append(
+            f"a larger store for this node: ray start --object-store-memory={2 * int(seen['node_store_bytes'])}"
+        )
+    advice = f"{', '.join(ways)}, or a smaller window and fewer lanes in shuffle()"
     if (lingering := seen["lingering_bytes"] / max(1.0, seen["max_bytes"])) > _LINGERING:
         advice += (
             f"; {lingering:.0%} of it is given up and waits until Ray frees it: {_FREE_SOONER} in the environment of "
             "`ray start`, or of this process before ray.init()"
         )
-    return "memory budget", advice, {"max_bytes": wanted}
+    return "memory budget", advice, settings
 
 
 def _decode(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:

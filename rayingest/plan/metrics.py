@@ -107,8 +107,13 @@ METRICS = (
     Metric(
         "rayingest_store_bytes",
         "gauge",
-        "Bytes of this loader in the object store, what it has given up of them, and how many it may have there",
-        {"bytes_in_flight": "in_flight", "lingering_bytes": "lingering", "max_bytes": "limit"},
+        "Bytes of this loader in the object store, of which given up; how many it may have; and the size of the store",
+        {
+            "bytes_in_flight": "in_flight",
+            "lingering_bytes": "lingering",
+            "max_bytes": "limit",
+            "node_store_bytes": "store",
+        },
     ),
     Metric(
         "rayingest_host_bytes",

@@ -41,6 +41,16 @@ CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
         {"workers": 2},
     ),
     "room": (snapshot(stall_room_seconds=5), "memory budget", {"max_bytes": 4 << 30}),
+    "room, in a store that has not as much": (
+        snapshot(stall_room_seconds=5, node_store_bytes=5 << 29),
+        "memory budget",
+        {"max_bytes": 3 << 29},
+    ),
+    "room, in a store that has no more": (
+        snapshot(stall_room_seconds=5, node_store_bytes=3 << 29),
+        "memory budget",
+        {},
+    ),
     "blocks read again and again": (
         snapshot(stall_read_seconds=5, blocks_read=100, blocks_reread=60),
         "memory budget",

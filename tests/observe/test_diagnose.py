@@ -47,3 +47,5 @@ def test_room_that_waits_for_ray_to_free_it_is_told() -> None:
     much, little = (diagnose(snapshot(**waits, lingering_bytes=part << 20)).advice for part in (512, 64))
     assert "50% of it is given up and waits until Ray frees it: RAY_free_objects_period_milliseconds=50" in much
     assert "RAY_" not in little
+    full = diagnose(CASES["room, in a store that has no more"][0]).advice
+    assert full.startswith("a larger store for this node: ray start --object-store-memory=3221225472, or a smaller")
