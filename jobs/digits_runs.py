@@ -24,7 +24,8 @@ def connect(num_cpus: int, object_store_memory: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(logging_level=logging.WARNING)
         return
-    ray.init("local", num_cpus=num_cpus, object_store_memory=object_store_memory, logging_level=logging.WARNING)
+    given = {"num_cpus": num_cpus, "object_store_memory": object_store_memory}
+    ray.init("local", **given, include_dashboard=False, logging_level=logging.WARNING)
 
 
 def run_name(folder: Path, name: str | None, resume: bool) -> str:
