@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -268,8 +268,14 @@ class World:
             if piece.state is PieceState.WAITING:
                 for number in piece.blocks:
                     waiting[number][piece.key] = piece
-        pins = Counter(number for piece, _ in decodes for number in set(piece.blocks))
-        readers = Counter(number for number, _ in reads)
+        pins, readers, attempts, charged = (defaultdict[int, int](int) for _ in range(4))
+        for piece, charge in decodes:
+            attempts[id(piece)] += 1
+            charged[id(piece)] += charge
+            for number in piece.blocks:
+                pins[number] += 1
+        for number, _ in reads:
+            readers[number] += 1
         for number, block in residency.blocks.items():
             assert block.uses == waiting[number]
             assert block.next_use == min(waiting[number], default=NEVER)
@@ -277,10 +283,6 @@ class World:
             assert block.readers == readers[number]
             assert block.readers or not block.awaited
             assert (block.nbytes > 0) == (block.state is BlockState.RESIDENT)
-        attempts = Counter(map(id, (piece for piece, _ in decodes)))
-        charged: Counter[int] = Counter()
-        for piece, charge in decodes:
-            charged[id(piece)] += charge
         ready = set(map(id, dispatch.backlog._ready))
         for piece in pieces:
             assert not piece.gone
