@@ -35,8 +35,12 @@ from tqdm import tqdm
 import rayingest as ri
 
 RANKS, NODES, GLOBAL_BATCH = 2, 4, 16
-UNUSED = {"include_log_monitor": False, "_system_config": {"prestart_worker_first_driver": False}}
-"""Of a node: what would show logs that nobody asks for, and workers that know nothing of `chaos://`."""
+UNUSED = {
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "_system_config": {"prestart_worker_first_driver": False},
+}
+"""Of the head: what would show what nobody looks at, and workers that know nothing of `chaos://`."""
 Stream = list[list[tuple[int, str]]]
 
 
@@ -123,6 +127,8 @@ def disturbed(options: argparse.Namespace, folder: Path, notes: Path) -> tuple[S
         return _disturbed(options, cluster, folder, notes)
     finally:
         ray.shutdown()
+        for node in (*cluster.worker_nodes, cluster.head_node):
+            cluster.remove_node(node, allow_graceful=False)  # each would be given a second
         cluster.shutdown()
 
 

@@ -1,7 +1,10 @@
-"""What all tests share: property tests draw the same cases on every run, one Ray cluster serves all who need one."""
+"""What all tests share: property tests draw the same cases on every run; one Ray cluster and two pools of workers on it
+serve all who need them.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +21,8 @@ os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # What is exported is there soon, where a test waits for it; Ray's own pace is 10 s.
 os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - so spelt by Ray
+# So often Ray Train looks at its ranks, which it does not let report more often; its own pace is 2 s.
+os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.2"
 # An actor of Ray Train's that looks for nodes about to be taken away, of which there are none.
 os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
 
@@ -32,6 +37,12 @@ settings.register_profile(
 settings.load_profile("fixed")
 
 
+def pytest_collection_finish() -> None:
+    """What the imports left stays: no collection goes through it again, which would take a third of a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Indexes are kept in a folder of this run's, in this process and in all that it starts."""
@@ -39,6 +50,14 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Indexes are written by the hundred; none must outlive a power failure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +87,25 @@ def wait_until() -> Callable[..., None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def pool_of_1(cluster: Any, wait_until: Any) -> Iterator[Any]:
+    """One decoder."""
+    import rayingest as ri
+
+    with ri.Pool(workers=1) as pool:
+        pool.open(0, 1)
+        wait_until(lambda: len(pool.members) == 2, 120)
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def pool_of_3(cluster: Any, wait_until: Any) -> Iterator[Any]:
+    """Three decoders, asked for by the second of two ranks."""
+    import rayingest as ri
+
+    with ri.Pool(workers=3) as pool:
+        pool.open(1, 2)
+        wait_until(lambda: len(pool.members) == 4, 120)
+        yield pool

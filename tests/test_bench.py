@@ -85,9 +85,16 @@ def test_decode_paths_are_compared_by_time_and_quality() -> None:
     assert "turbo" in bench.report(figures)
 
 
-def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`bench_loader`, to which all processes below this one are idle, a cluster's of other tests too."""
+    made = job("bench_loader")
+    monkeypatch.setattr(made, "IDLE_SHARE", float("inf"))
+    return made
+
+
+def test_a_turn_and_a_run_are_summarised(bench: Any) -> None:
     """Figures of a turn are of its batches; ratios are taken round by round; the row says where it comes from."""
-    bench = job("bench_loader")
 
     class Idle:
         name = "idle"
@@ -157,13 +164,12 @@ class Made:
         return iter(range(3))
 
 
-def test_a_turn_of_whole_epochs_begins_a_new_one() -> None:
+def test_a_turn_of_whole_epochs_begins_a_new_one(bench: Any) -> None:
     """Whatever is left of the last, and ends with it."""
-    bench, contestants = job("bench_peers"), job("bench_contestants")
     made = Made()
-    contestant = contestants.Contestant("made", made)
+    contestant = job("bench_contestants").Contestant("made", made)
     assert contestant.take(5) is False
-    turn = bench.take_epoch(contestant, batch=8)
+    turn = job("bench_peers").take_epoch(contestant, batch=8)
     assert made.epochs == 3
     assert turn.rate > 0
     assert turn.hand_over * turn.rate < 3 * 8

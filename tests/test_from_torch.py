@@ -265,7 +265,7 @@ def kept_apart(items: list[Any]) -> dict[str, Any]:
     return {"x": torch.stack([item["x"] for item in items]), "parts": [item["parts"] for item in items]}
 
 
-def test_gradients_are_left_behind(cluster: Any) -> None:
+def test_gradients_are_left_behind(pool_of_1: ri.Pool) -> None:
     """Wherever items are made, with a collate function or without."""
 
     def first(data: Any, **how: Any) -> dict[str, Any]:
@@ -273,12 +273,11 @@ def test_gradients_are_left_behind(cluster: Any) -> None:
             batch: dict[str, Any] = next(iter(loader))
             return batch
 
-    with ri.Pool(workers=1) as pool:
-        for data in (ri.from_torch(Grown()), ri.from_torch(Grown(), collate_fn=kept_apart)):
-            for batch in (first(data, workers=0), first(data, pool=pool)):
-                assert batch["x"].tolist() == [[2.0 * i] * 2 for i in range(4)]
-                inside = [batch["x"], *(part for x, y in batch["parts"] for part in (x, y["y"]))]
-                assert not any(tensor.requires_grad or tensor.grad_fn for tensor in inside)
+    for data in (ri.from_torch(Grown()), ri.from_torch(Grown(), collate_fn=kept_apart)):
+        for batch in (first(data, workers=0), first(data, pool=pool_of_1)):
+            assert batch["x"].tolist() == [[2.0 * i] * 2 for i in range(4)]
+            inside = [batch["x"], *(part for x, y in batch["parts"] for part in (x, y["y"]))]
+            assert not any(tensor.requires_grad or tensor.grad_fn for tensor in inside)
 
 
 def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
@@ -297,13 +296,12 @@ def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
         assert torch.equal(next(iter(loader))["x"], torch.stack([Brief()[i] for i in range(4)]))
 
 
-def test_on_ray_it_is_the_same(cluster: Any) -> None:
+def test_on_ray_it_is_the_same(pool_of_3: ri.Pool) -> None:
     """Batches, random numbers, the sampler's order, and the error of an item."""
     ours = ri.from_torch(Noise(), sampler=WeightedRandomSampler([1.0] * 40, 80, generator=generator())).batch(8)
-    with ri.Pool(workers=2) as pool:
-        assert run(ours, epochs=2, pool=pool)[0] == run(ours, epochs=2)[0]
-        with pytest.raises(ri.DataError, match=r"map Broken\[\.\.\.\]: ValueError: five .*sample 5"):
-            run(ri.from_torch(Broken()).batch(4), pool=pool)
+    assert run(ours, epochs=2, pool=pool_of_3)[0] == run(ours, epochs=2)[0]
+    with pytest.raises(ri.DataError, match=r"map Broken\[\.\.\.\]: ValueError: five .*sample 5"):
+        run(ri.from_torch(Broken()).batch(4), pool=pool_of_3)
 
 
 class Broken(Pairs):

@@ -15,7 +15,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def head(wait_until: Callable[..., None]) -> Iterator[str]:
+@contextmanager
+def running_head(wait_until: Callable[..., None]) -> Iterator[str]:
     """The dashboard of a Ray head with ports and a folder of its own; it is ended with all that it started."""
     port, dashboard, client, agent = free_ports(4)
     folder = Path(tempfile.mkdtemp(prefix="ri-head-"))  # short: the names of sockets in it have a limit
@@ -127,11 +127,12 @@ def checkpoints(run: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def stopped(place: Path, head: str) -> list[dict[str, Any]]:
+def stopped(place: Path, wait_until: Callable[..., None]) -> list[dict[str, Any]]:
     """The job, submitted to a running cluster and stopped behind its first checkpoint; returns its steps."""
-    submit = ["ray", "job", "submit", "--address", head, "--working-dir", "."]
-    submit += ["--runtime-env", "infra/runtime_env.yaml", "--"]
-    printed = call([*submit, *job(place, "--stop-after=60")])
+    with running_head(wait_until) as head:
+        submit = ["ray", "job", "submit", "--address", head, "--working-dir", "."]
+        submit += ["--runtime-env", "infra/runtime_env.yaml", "--"]
+        printed = call([*submit, *job(place, "--stop-after=60")])
     assert "succeeded" in printed
     assert f"step 50 of {STEPS}" in printed
     (run,) = (place / "runs").iterdir()

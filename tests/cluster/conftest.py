@@ -1,8 +1,7 @@
-"""Pools that the stream tests share, so that actors are started once."""
+"""What the stream tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,24 +16,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
     pattern = write_shards(tmp_path_factory.mktemp("shards"), [17, 1, 40, 3, 64, 29, 60, 36])
     images(pattern, 1).loader(workers=0).close()
     return pattern
-
-
-@pytest.fixture(scope="session")
-def pool_of_1(cluster: Any, wait_until: Any) -> Iterator[ri.Pool]:
-    """One decoder."""
-    with ri.Pool(workers=1) as pool:
-        pool.open(0, 1)
-        wait_until(lambda: len(pool.members) == 2, 120)
-        yield pool
-
-
-@pytest.fixture(scope="session")
-def pool_of_3(cluster: Any, wait_until: Any) -> Iterator[ri.Pool]:
-    """Three decoders, asked for by the second of two ranks."""
-    with ri.Pool(workers=3) as pool:
-        pool.open(1, 2)
-        wait_until(lambda: len(pool.members) == 4, 120)
-        yield pool
 
 
 @pytest.fixture(scope="session", params=[1, 3])

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_stream_is_the_same_whatever_dies_fails_and_hangs() -> None:
     """Two ranks, four nodes: actors killed, nodes lost, reads failing and hanging; nothing differs, all is counted."""
     sizes = ["--epochs", "3", "--samples", "240", "--kills", "4", "--node-losses", "2"]
-    bounds = ["--max-bytes", "150000", "--hang-seconds", "8"]
+    bounds = ["--max-bytes", "150000", "--hang-seconds", "4"]
     command = [sys.executable, "jobs/chaos.py", *sizes, *bounds]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=170)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -95,10 +95,9 @@ class Deadly:
 
 def test_the_index_is_made_again_where_who_makes_it_dies(cluster: Any, tmp_path: Path) -> None:
     """Each death counts once, however long the cluster takes to hear of it."""
-    for deaths in (1, 2):
-        folder = tmp_path / str(deaths)
-        folder.mkdir()
-        assert survey_on_cluster(Deadly(folder, deaths), 0, lambda done, total: None) == 2
+    folder = tmp_path / "2"
+    folder.mkdir()
+    assert survey_on_cluster(Deadly(folder, 2), 0, lambda done, total: None) == 2
     folder = tmp_path / "9"
     folder.mkdir()
     with pytest.raises(ri.WorkerError, match="making the index died 3 times"):

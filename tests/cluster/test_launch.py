@@ -12,11 +12,12 @@ from tests.streams import images, run
 ROOT = Path(__file__).parents[2]
 
 RANK = """
-import json, sys
+import functools, json, sys
 from pathlib import Path
 import ray
 from tests.streams import images, rows
 
+ray.init = functools.partial(ray.init, include_dashboard=False)  # whose processes take longest to start
 pattern, state, folder = sys.argv[1:]
 with images(pattern, 24).loader(workers=1, epochs=2) as loader:
     loader.load_state_dict(json.loads(state))

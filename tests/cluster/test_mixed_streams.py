@@ -85,7 +85,7 @@ def test_every_step_can_be_resumed_elsewhere(
     folder: Path, pool_of_1: ri.Pool, pool_of_3: ri.Pool, options: dict[str, Any]
 ) -> None:
     """From a state after every step, on other ranks and with other workers, the rest of two epochs is the same."""
-    data = mixed(folder, **options)
+    data = mixed(folder, **options).batch(12)
     reference, _ = run(data, epochs=2)
     assert run(data, 2, epochs=2, pool=pool_of_1)[0] == reference
     assert run(data, 4, epochs=2, pool=pool_of_3)[0] == reference

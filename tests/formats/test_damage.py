@@ -69,12 +69,6 @@ CHECKED = ("s.tar.gz", "s.parquet", "s.jsonl.gz", "s.jsonl.zst")
 every_format = pytest.mark.parametrize("name", FORMATS)
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of indexes are written here; none must outlive a power failure."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 @pytest.fixture
 def path(tmp_path: Path, name: str) -> Path:
     return tmp_path / name

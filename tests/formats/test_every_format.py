@@ -18,12 +18,6 @@ from tests.formats.samples import COUNT, SAMPLES
 Rows = list[tuple[int, str]]
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many indexes are written here; none must outlive a power failure."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]

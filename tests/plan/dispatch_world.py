@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -19,7 +20,7 @@ from rayingest.errors import DataError
 from rayingest.plan import events as ev
 from rayingest.plan.dispatch import Dispatch, Limits
 from rayingest.plan.loss import Loss
-from rayingest.plan.pieces import NEVER, PieceState
+from rayingest.plan.pieces import NEVER, Key, Piece, PieceState
 from rayingest.plan.residency import BlockState
 
 
@@ -263,23 +264,36 @@ class World:
         assert all(self.outputs.values())
         objects = sum(nbytes for task, nbytes in self.objects.items() if task in self.outputs)
         assert dispatch.output_bytes == objects + sum(charge for _, charge in decodes)
+        waiting: dict[int, dict[Key, Piece]] = {number: {} for number in residency.blocks}
+        for piece in pieces:
+            if piece.state is PieceState.WAITING:
+                for number in piece.blocks:
+                    waiting[number][piece.key] = piece
+        pins, readers, attempts, charged = (defaultdict[int, int](int) for _ in range(4))
+        for piece, charge in decodes:
+            attempts[id(piece)] += 1
+            charged[id(piece)] += charge
+            for number in piece.blocks:
+                pins[number] += 1
+        for number, _ in reads:
+            readers[number] += 1
         for number, block in residency.blocks.items():
-            users = {p.key: p for p in pieces if p.state is PieceState.WAITING and number in p.blocks}
-            assert block.uses == users
-            assert block.next_use == min(users, default=NEVER)
-            assert block.pins == sum(number in piece.blocks for piece, _ in decodes)
-            assert block.readers == sum(number == n for n, _ in reads)
+            assert block.uses == waiting[number]
+            assert block.next_use == min(waiting[number], default=NEVER)
+            assert block.pins == pins[number]
+            assert block.readers == readers[number]
             assert block.readers or not block.awaited
             assert (block.nbytes > 0) == (block.state is BlockState.RESIDENT)
+        ready = set(map(id, dispatch.backlog._ready))
         for piece in pieces:
             assert not piece.gone
-            assert piece.attempts == sum(p is piece for p, _ in decodes)
-            assert piece.charged == sum(c for p, c in decodes if p is piece)
+            assert piece.attempts == attempts[id(piece)]
+            assert piece.charged == charged[id(piece)]
             assert piece.attempts or piece.state is not PieceState.DECODING
             assert (piece.nbytes > 0) <= (piece.state is PieceState.DONE)
             if piece.state is PieceState.WAITING:
                 assert piece.missing == len(set(piece.blocks) - resident)
-                assert piece.missing or piece in dispatch.backlog._ready
+                assert piece.missing or id(piece) in ready
         assert dispatch.lingering == sum(self.given_up)
         held = dispatch.held
         assert sum(int(self.sizes[number]) for number in self.store) <= residency.held
