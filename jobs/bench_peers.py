@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.metadata
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +25,15 @@ import peer_images as images
 import peer_tables as tables
 import ray
 from bench_contestants import Contestant
-from bench_loader import ROOT, Turn, cpu_seconds, machine, spread, take_turn, wait_until_idle
+from bench_loader import Turn, cpu_seconds, spread, take_turn, wait_until_idle
+from bench_rows import ROOT, append_row, origin, positive, row_file
 from peer_child import LITDATA, MOSAIC, Child, versions
 from tqdm import tqdm
 
 PEER = "DataLoader"
 WHOLE = {"Ray Data", "Grain, defaults"}
 """Those whose turns are whole epochs."""
-DISTRIBUTIONS = ("ray", "torch", "torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow", "numpy", "pillow")
+DISTRIBUTIONS = ("torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow")
 ELSEWHERE = ("mosaicml-streaming", "litdata")
 """Distributions of the other environment (`peer_child.py`)."""
 Makers = Mapping[str, Callable[[Any, int], Any]]
@@ -150,26 +148,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES])
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batches", type=int, help="timed in a turn")
-    parser.add_argument("--drain", type=int, help="batches of a turn that are not timed")
-    parser.add_argument("--store", type=int, default=6 << 30, help="bytes of Ray's store, for several loaders")
+    parser.add_argument("--rounds", type=positive, default=5, help="turns of each contestant")
+    parser.add_argument("--workers", type=positive, default=2)
+    parser.add_argument("--batches", type=positive, help="timed in a turn")
+    parser.add_argument("--drain", type=positive, help="batches of a turn that are not timed")
+    parser.add_argument("--store", type=positive, default=6 << 30, help="bytes of Ray's store, for several loaders")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a case")
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a case")
     args = parser.parse_args(argv)
     for name in args.cases:
-        case, described = CASES[name], machine()
+        case, described = CASES[name], origin(*DISTRIBUTIONS)
         names = [PEER, *(one for one in args.only if one != PEER and one in {*case.forked, *case.on_ray})]
-        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
         if {LITDATA, MOSAIC} & {*names}:
             described["versions"] |= versions(ELSEWHERE)
         figures = summarise(run(case, names, args), case.row_bytes)
         print(report(name, figures))
-        if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            with args.json.open("a") as file:
-                file.write(json.dumps({**described, "command": sys.argv, "case": name, "contestants": figures}) + "\n")
+        append_row(args.json, {**described, "case": name, "contestants": figures})
         ray.shutdown()  # last: what Ray Data leaves running may end the process when Ray is gone
 
 

@@ -114,7 +114,7 @@ def test_a_turn_and_a_run_are_summarised(corpus: Any) -> None:
     assert figures["cpu_ratio"]["median"] == 1
     assert figures["control_ratio"]["median"] == pytest.approx((110 / 90 + 1) / 2)
     assert "1.08 (middle half 1.06..1.09, all 1.05..1.10)" in bench.report(figures)
-    row = json.loads(json.dumps({**bench.machine(), **figures}))
+    row = json.loads(json.dumps({**job("bench_rows").origin(), **figures}))
     assert row["cores"] == os.cpu_count()
     assert row["versions"]["torch"] == torch.__version__
 
