@@ -137,13 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
     parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     args = parser.parse_args(argv)
-    here = [
-        library.partition(".")[0]
-        for name in args.only
-        for library in PEERS[name].libraries
-        if not PEERS[name].elsewhere
-    ]
-    described = origin(*here)  # these distributions have the names of their modules
+    here = [PEERS[name].libraries for name in args.only if not PEERS[name].elsewhere]
+    # these distributions have the names of their modules
+    described = origin(*(library.partition(".")[0] for library in chain(*here)))
     corpus = make_corpus(args.folder, args.samples, args.shards)
     turns = run(args.only, args.rounds, corpus, args.workers)
     figures = summarise(turns)

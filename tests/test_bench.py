@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -18,14 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-JOBS = Path(__file__).parents[1] / "jobs"
-
-
-def job(name: str) -> Any:
-    """A module of `jobs/`, imported as its neighbours import it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(JOBS))
-        return importlib.import_module(name)
+from tests.jobs import job
 
 
 @pytest.fixture(scope="module")
