@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_rows import append_row, row_file
+from bench_rows import append_row, positive, row_file
 from plan_scale import made_up
 
 from rayingest.cluster.reader import THREADS
@@ -212,11 +212,11 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
 def main(argv: Sequence[str] | None = None) -> None:
     """World sizes without stragglers; then stragglers, with hedging and without."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=10**9)
+    parser.add_argument("--samples", type=positive, default=10**9)
     parser.add_argument("--sample-bytes", type=int, default=World.sample_bytes, help="of a sample as it is read")
     parser.add_argument("--row-bytes", type=int, default=World.row_bytes, help="of a decoded one")
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 8, 64, 512, 4096])
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=positive, default=1000)
     parser.add_argument("--json", type=row_file, help="append the figures to this file, one line each")
     args = parser.parse_args(argv)
     blocks = 1 << math.ceil(math.log2(max(2, min(1 << 20, args.samples * args.sample_bytes // (2 << 20)))))
