@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from bench_corpus import Corpus, make_corpus
-from bench_loader import ROOT, machine, spread
+from bench_loader import spread
+from bench_rows import ROOT, append_row, origin, positive, row_file
 from peer_child import python
 from peer_turn import OURS, PEERS, place
 from tqdm import tqdm
@@ -128,24 +129,24 @@ def report(figures: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=PEERS, default=[*PEERS])
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=4096, help="of the corpus")
-    parser.add_argument("--shards", type=int, default=8, help="of the corpus")
+    parser.add_argument("--only", nargs="+", choices=PEERS, default=[*PEERS])
+    parser.add_argument("--rounds", type=positive, default=3, help="turns of each contestant")
+    parser.add_argument("--workers", type=positive, default=2)
+    parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
+    parser.add_argument("--shards", type=positive, default=8, help="of the corpus")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     args = parser.parse_args(argv)
-    corpus, described = make_corpus(args.folder, args.samples, args.shards), machine()
+    here = [PEERS[name].libraries for name in args.only if not PEERS[name].elsewhere]
+    # these distributions have the names of their modules
+    described = origin(*(library.partition(".")[0] for library in chain(*here)))
+    corpus = make_corpus(args.folder, args.samples, args.shards)
     turns = run(args.only, args.rounds, corpus, args.workers)
     figures = summarise(turns)
     print(report(figures))
     for some in turns.values():
         described["versions"] |= some[0][0]["versions"]
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        with args.json.open("a") as file:
-            file.write(json.dumps({**described, "command": sys.argv, "contestants": figures}) + "\n")
+    append_row(args.json, {**described, "contestants": figures})
     return 0 if OURS not in figures or figures[OURS]["identical"] else 1
 
 

@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_loader import machine, spread
+from bench_loader import spread
+from bench_rows import append_row, origin, positive, row_file
 
 from rayingest.trainer.slots import SlotPool
 from rayingest.transforms.collate import assemble
@@ -69,9 +69,10 @@ def timed(calls: dict[str, Callable[[], Any]], repeats: int, busy: bool) -> dict
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument("--repeats", type=positive, default=100)
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     options = parser.parse_args()
+    described = origin()
     pool = SlotPool()
     nbytes = BATCH * int(np.prod(SHAPE))
     source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
@@ -90,9 +91,7 @@ def main() -> int:
             row["hand_over_q3_ms"] = 1e3 * found["hand-over"]["q3"]
             rows.append({**row, "within": own <= 1.3 * memcpy + count})
             print(json.dumps(rows[-1]), flush=True)
-    if options.json:
-        with options.json.open("a") as file:
-            file.write(json.dumps({**machine(), "rows": rows}) + "\n")
+    append_row(options.json, {**described, "rows": rows})
     return 0 if all(row["within"] for row in rows) else 1
 
 

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import simplejpeg
 import torch
 from bench_corpus import picture
-from bench_loader import machine, spread
+from bench_loader import spread
+from bench_rows import append_row, origin, positive, row_file
 from PIL import Image
 from tqdm import tqdm
 
@@ -145,21 +143,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pictures", type=int, default=100, help="of about 500x400")
     parser.add_argument("--big", type=int, default=8, help=f"of {BIG[0]}x{BIG[1]}")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each path on each picture, with another crop")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--rounds", type=positive, default=5, help="turns of each path on each picture, with another crop"
+    )
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     args = parser.parse_args(argv)
+    if args.pictures < 1 > args.big:
+        parser.error("no picture of either size")
     torch.set_num_threads(1)
-    row = {**machine(), "command": sys.argv}
+    row = origin()
     corpora = {"500x400": [picture(i) for i in range(args.pictures)]}
     corpora["{}x{}".format(*BIG)] = [picture(i, BIG) for i in range(args.big)]
     for size, pictures in corpora.items():
         if pictures:
             row[size] = compare(pictures, args.rounds, size)
             print(f"{len(pictures)} pictures of {size}, {args.rounds} crops each\n{report(row[size])}\n")
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        with args.json.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    append_row(args.json, row)
 
 
 if __name__ == "__main__":

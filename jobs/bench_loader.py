@@ -12,31 +12,23 @@ noise. What the figures mean is in docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 import psutil
 import ray
-import torch
 from bench_contestants import Contestant, TarImages, our_loader, torch_loader
 from bench_corpus import Corpus, make_corpus
+from bench_rows import ROOT, append_row, origin, positive, row_file
 from tqdm import tqdm
 
 from rayingest.transforms.decode_path import PATHS, PILLOW, TURBO
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
 SLOW_STEPS = 8
 """Of an epoch's end, in which the slow training loop is slow."""
@@ -155,28 +147,6 @@ def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[st
     return figures
 
 
-def machine() -> dict[str, Any]:
-    """What the figures hang on."""
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": (commit or "unknown") + ("+" if changed else ""),
-        "cpu": models[0].split(":")[1].strip() if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg()[0],
-        "versions": {
-            "python": platform.python_version(),
-            "ray": ray.__version__,
-            "torch": torch.__version__,
-            "pillow": PIL.__version__,
-            "numpy": np.__version__,
-        },
-    }
-
-
 def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
     """All measurements. The DataLoaders start first: they fork, which a process with Ray's threads should not."""
     steps = corpus.samples // args.batch
@@ -241,28 +211,25 @@ def report(figures: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each contestant")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=2, help="decoders, and workers of each DataLoader")
-    parser.add_argument("--batches", type=int, default=24, help="timed in a turn")
-    parser.add_argument("--drain", type=int, default=32, help="batches of a turn that are not timed")
-    parser.add_argument("--epochs", type=int, default=4, help="epochs whose first batches are timed, at the start")
+    parser.add_argument("--rounds", type=positive, default=15, help="turns of each contestant")
+    parser.add_argument("--batch", type=positive, default=64)
+    parser.add_argument("--workers", type=positive, default=2, help="decoders, and workers of each DataLoader")
+    parser.add_argument("--batches", type=positive, default=24, help="timed in a turn")
+    parser.add_argument("--drain", type=positive, default=32, help="batches of a turn that are not timed")
+    parser.add_argument("--epochs", type=positive, default=4, help="epochs whose first batches are timed, at the start")
     parser.add_argument("--path", choices=PATHS, default=TURBO, help="how ours decodes")
     parser.add_argument("--peer-path", choices=PATHS, default=PILLOW, help="how the DataLoaders decode")
-    parser.add_argument("--samples", type=int, default=4096, help="of the corpus")
-    parser.add_argument("--shards", type=int, default=8, help="of the corpus")
-    parser.add_argument("--store", type=int, default=2 << 30, help="bytes of Ray's object store")
+    parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
+    parser.add_argument("--shards", type=positive, default=8, help="of the corpus")
+    parser.add_argument("--store", type=positive, default=2 << 30, help="bytes of Ray's object store")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     args = parser.parse_args(argv)
     corpus = make_corpus(args.folder, args.samples, args.shards)
-    described = {**machine(), "command": sys.argv, "corpus": {"samples": corpus.samples, "bytes": corpus.nbytes}}
+    described = {**origin(), "corpus": {"samples": corpus.samples, "bytes": corpus.nbytes}}
     figures = run(args, corpus)
     print(report(figures))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        with args.json.open("a") as file:
-            file.write(json.dumps({**described, **figures}) + "\n")
+    append_row(args.json, {**described, **figures})
 
 
 if __name__ == "__main__":

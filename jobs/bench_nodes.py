@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bench_loader import machine
+from bench_rows import append_row, origin, row_file
 from recovery import BATCH, cluster_of, sleep
 
 import rayingest as ri
@@ -77,8 +77,9 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=15, help="of each case that are timed")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     options = parser.parse_args()
+    described = origin()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
         pq.write_table(pa.table({"i": range(ROWS)}), Path(folder) / "part.parquet", row_group_size=500)
@@ -96,9 +97,7 @@ def main() -> int:
                 row |= {"to_sleep": round(found * SAMPLE_SECONDS / decoders, 3), "to_linear": found / base / number}
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    if options.json:
-        with options.json.open("a") as file:
-            file.write(json.dumps({**machine(), "rows": rows}) + "\n")
+    append_row(options.json, {**described, "rows": rows})
     return 0 if all(row["to_linear"] >= 0.9 for row in rows) else 1
 
 

@@ -37,6 +37,7 @@ import numpy as np
 import psutil
 import torch
 from bench_padding import uniform
+from bench_rows import positive
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import rayingest as ri
@@ -209,12 +210,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     of_plan, of_speed = commands.add_parser("plan"), commands.add_parser("speed")
-    of_plan.add_argument("--samples", type=int, default=1_000_000)
-    of_plan.add_argument("--window", type=int, default=8192)
-    of_speed.add_argument("--megabytes", type=int, default=60)
-    of_speed.add_argument("--workers", type=int, default=2)
-    of_speed.add_argument("--rounds", type=int, default=7)
-    of_speed.add_argument("--batches", type=int, default=60)
+    of_plan.add_argument("--samples", type=positive, default=1_000_000)
+    of_plan.add_argument("--window", type=positive, default=8192)
+    of_speed.add_argument("--megabytes", type=positive, default=60)
+    of_speed.add_argument("--workers", type=positive, default=2)
+    of_speed.add_argument("--rounds", type=positive, default=7)
+    of_speed.add_argument("--batches", type=positive, default=60)
     options = vars(parser.parse_args())
     {"plan": plan, "speed": speed}[options.pop("command")](**options)
 

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.metadata
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +25,15 @@ import peer_images as images
 import peer_tables as tables
 import ray
 from bench_contestants import Contestant
-from bench_loader import ROOT, Turn, cpu_seconds, machine, spread, take_turn, wait_until_idle
+from bench_loader import Turn, cpu_seconds, spread, take_turn, wait_until_idle
+from bench_rows import ROOT, append_row, origin, positive, row_file
 from peer_child import LITDATA, MOSAIC, Child, versions
 from tqdm import tqdm
 
 PEER = "DataLoader"
 WHOLE = {"Ray Data", "Grain, defaults"}
 """Those whose turns are whole epochs."""
-DISTRIBUTIONS = ("ray", "torch", "torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow", "numpy", "pillow")
+DISTRIBUTIONS = ("torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow")
 ELSEWHERE = ("mosaicml-streaming", "litdata")
 """Distributions of the other environment (`peer_child.py`)."""
 Makers = Mapping[str, Callable[[Any, int], Any]]
@@ -44,7 +42,7 @@ Makers = Mapping[str, Callable[[Any, int], Any]]
 @dataclass(frozen=True)
 class Case:
     """What is read, and who reads it. `forked`: those whose workers are forked, which has to be before Ray starts its
-    threads. `batches` are timed in a turn, `drain` more come first; both may be given.
+    threads. `batches` are timed in a turn, `drain` more come first; both may be given (`too_short`).
     """
 
     make: Callable[[Path], Any]
@@ -54,6 +52,11 @@ class Case:
     on_ray: Makers
     batches: int = 256
     drain: int = 64
+
+    @property
+    def names(self) -> list[str]:
+        """Those who read."""
+        return [*self.forked, *self.on_ray]
 
 
 SLOW = "Hugging Face, defaults"
@@ -69,13 +72,12 @@ CASES = {
         tables.ON_RAY,
     ),
 }
-NAMES = list(dict.fromkeys(name for case in CASES.values() for makers in (case.forked, case.on_ray) for name in makers))
+NAMES = list(dict.fromkeys(name for case in CASES.values() for name in case.names))
 
 
 def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str, list[Turn]]:
     """The turns of each contestant, round by round."""
     data = case.make(args.folder)
-    batches, drain = args.batches or case.batches, args.drain or case.drain
     contestants: list[Contestant | Child] = []
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     try:
@@ -92,10 +94,10 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
         for number in tqdm(range(args.rounds), desc="rounds"):
             at = number % len(contestants)
             for contestant in contestants[at:] + contestants[:at]:
-                whole = contestant.name in WHOLE
-                turn = (
-                    take_epoch(contestant, case.batch) if whole else take_turn(contestant, case.batch, batches, drain)
-                )
+                if contestant.name in WHOLE:
+                    turn = take_epoch(contestant, case.batch)
+                else:
+                    turn = take_turn(contestant, case.batch, case.batches, case.drain)
                 turns[contestant.name].append(turn)
     finally:
         for contestant in contestants:
@@ -134,42 +136,52 @@ def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
     }
 
 
-def report(case: str, figures: dict[str, Any]) -> str:
-    """The figures for people."""
+def too_short(case: Case, usual: Case) -> str:
+    """A warning, where turns are shorter than the usual ones; else empty."""
+    if case.batches >= usual.batches and case.drain >= usual.drain:
+        return ""
+    return (
+        f"TOO SHORT: {case.batches} batches timed after {case.drain}, usually {usual.batches} after {usual.drain}: "
+        "what is timed may have been made in advance, and is no throughput then"
+    )
+
+
+def report(case: str, figures: dict[str, Any], warning: str = "") -> str:
+    """The figures for people, between two lines of a warning if there is one."""
     lines = [f"{case:24} rate to DataLoader      CPU, DataLoader to it   MB/s  CPU us a sample"]
     for name, of in figures.items():
         ratios = [f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})" for r in (of["ratio"], of["cpu_ratio"])]
         rest = f"{of['mb_per_second']['median']:6.0f} {of['cpu_us']['median']:8.1f}"
         begun = f"   whole epochs, first batch after {of['first_batch']['median']:.1f} s" * (name in WHOLE)
         lines.append(f"{name:24} {ratios[0]:23} {ratios[1]:20} {rest}{begun}")
-    return "\n".join(lines)
+    return "\n".join([warning, *lines, warning] if warning else lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batches", type=int, help="timed in a turn")
-    parser.add_argument("--drain", type=int, help="batches of a turn that are not timed")
-    parser.add_argument("--store", type=int, default=6 << 30, help="bytes of Ray's store, for several loaders")
+    parser.add_argument("--only", nargs="+", choices=NAMES, help="these, and the DataLoader; all by default")
+    parser.add_argument("--rounds", type=positive, default=5, help="turns of each contestant")
+    parser.add_argument("--workers", type=positive, default=2)
+    parser.add_argument("--batches", type=positive, help="timed in a turn")
+    parser.add_argument("--drain", type=positive, help="batches of a turn that are not timed")
+    parser.add_argument("--store", type=positive, default=6 << 30, help="bytes of Ray's store, for several loaders")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a case")
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a case")
     args = parser.parse_args(argv)
     for name in args.cases:
-        case, described = CASES[name], machine()
-        names = [PEER, *(one for one in args.only if one != PEER and one in {*case.forked, *case.on_ray})]
-        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
+        if missing := [one for one in args.only or () if one not in CASES[name].names]:
+            parser.error(f"{name} has no loader {' / '.join(missing)}, only {' / '.join(CASES[name].names)}")
+    for name in args.cases:
+        usual, described = CASES[name], origin(*DISTRIBUTIONS)
+        case = replace(usual, batches=args.batches or usual.batches, drain=args.drain or usual.drain)
+        names = list(dict.fromkeys([PEER, *(args.only or case.names)]))
         if {LITDATA, MOSAIC} & {*names}:
             described["versions"] |= versions(ELSEWHERE)
-        figures = summarise(run(case, names, args), case.row_bytes)
-        print(report(name, figures))
-        if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            with args.json.open("a") as file:
-                file.write(json.dumps({**described, "command": sys.argv, "case": name, "contestants": figures}) + "\n")
+        figures, warning = summarise(run(case, names, args), case.row_bytes), too_short(case, usual)
+        print(report(name, figures, warning))
+        append_row(args.json, {**described, "case": name, "short": bool(warning), "contestants": figures})
         ray.shutdown()  # last: what Ray Data leaves running may end the process when Ray is gone
 
 

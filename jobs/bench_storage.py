@@ -32,11 +32,8 @@ Of rayingest there is more to see: what was read, the reads under way on average
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
-import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +43,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from bench_loader import ROOT, machine, spread, wait_until_idle
+from bench_loader import spread, wait_until_idle
+from bench_rows import ROOT, append_row, origin, positive, row_file
 from peer_storage import PEERS, PRELOAD, Far, Work, our_loader, worked
 from slow_files import served, write_shards
 from tqdm import tqdm
@@ -55,7 +53,7 @@ import rayingest as ri
 
 OURS, LOCAL = "rayingest", "local"
 DISTRIBUTIONS = ("webdataset", "datasets", "fsspec", "aiohttp")
-"""What reads, beside what `machine` tells."""
+"""What reads, beside what `origin` tells."""
 WHOLE = {"Ray Data"}
 """Those whose turns are whole passes."""
 TOLD = ("bytes_read", "read_seconds", "stall_read_seconds")
@@ -196,21 +194,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[0, 20, 100])
     parser.add_argument("--peers", nargs="*", choices=[*PEERS], help="other loaders too, by name or all of them")
     parser.add_argument("--work-ms", type=float, default=2.0, help="of a sample")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--shards", type=int, default=40)
-    parser.add_argument("--samples", type=int, default=512, help="of a shard")
-    parser.add_argument("--bytes", type=int, default=60_000, help="of a sample")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--window", type=int, default=1024, help="samples that rayingest mixes")
+    parser.add_argument("--workers", type=positive, default=2)
+    parser.add_argument("--shards", type=positive, default=40)
+    parser.add_argument("--samples", type=positive, default=512, help="of a shard")
+    parser.add_argument("--bytes", type=positive, default=60_000, help="of a sample")
+    parser.add_argument("--batch", type=positive, default=32)
+    parser.add_argument("--window", type=positive, default=1024, help="samples that rayingest mixes")
     parser.add_argument("--skip", type=int, default=96, help="batches of a turn that are not timed")
-    parser.add_argument("--batches", type=int, default=96, help="timed in a turn")
+    parser.add_argument("--batches", type=positive, default=96, help="timed in a turn")
     parser.add_argument("--most", type=float, default=6.0, help="seconds of either part of a turn")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
     args = parser.parse_args(argv)
-    described = {**machine(), "command": sys.argv}
+    described = origin(*(DISTRIBUTIONS if args.peers is not None else ()))
     if args.peers is not None:
-        described["versions"] |= {of: importlib.metadata.version(of) for of in DISTRIBUTIONS}
         multiprocessing.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "shards")
@@ -230,10 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes = f"{args.shards} shards of {args.samples * args.bytes / 1e6:.0f} MB, {args.samples} samples each"
     print(f"{sizes}; {args.work_ms:g} ms of work a sample, {args.workers} workers, load {described['load_before']:.1f}")
     print(report(figures))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        with args.json.open("a") as file:
-            file.write(json.dumps({**described, "data": sizes, "contestants": figures}) + "\n")
+    append_row(args.json, {**described, "data": sizes, "contestants": figures})
     ray.shutdown()
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from bench_rows import positive
 from tqdm import tqdm
 
 from rayingest.plan.manifest import Manifest, ShardBlocks
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--shards", type=int, default=10_000)
     parser.add_argument("--batch", type=int, default=2_048, help="samples of a global step, at least")
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 64, 4_096])
-    parser.add_argument("--steps", type=int, default=2_000, help="steps to plan")
+    parser.add_argument("--steps", type=positive, default=2_000, help="steps to plan")
     args = parser.parse_args(argv)
     begun, before = time.perf_counter(), resident_mib()
     data = made_up(args.blocks, args.samples_each, args.shards)

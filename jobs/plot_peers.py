@@ -2,16 +2,18 @@
 
     python jobs/plot_peers.py rows.jsonl docs/peers.svg
 
-Bars are medians, whiskers the middle half, on a scale of powers of two; the last row of each case counts.
+Bars are medians, whiskers the middle half, on a scale of powers of two; the last row of each case counts. Rows of
+turns that were too short are left out, and named.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench_rows import read_rows
 from drawing import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
 
 LEFT, WIDTH, BAR, GAP = 190, 560, 16, 34
@@ -52,13 +54,19 @@ def _bar(name: str, ratio: dict[str, float], y: float) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path)
     parser.add_argument("picture", type=Path)
-    options = parser.parse_args()
-    last = {row["case"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
+    options = parser.parse_args(argv)
+    rows = read_rows(options.rows)
+    last = {row["case"]: row for row in rows if not row.get("short")}
+    for row in rows:
+        if row.get("short"):
+            print(f"left out: {row['case']} of {row['time']}, whose turns were too short")
+    if not last:
+        parser.error(f"{options.rows} has only rows of turns that were too short")
     options.picture.write_text(draw(list(last.values())))
 
 

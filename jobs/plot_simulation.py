@@ -11,10 +11,10 @@ logarithmic. The last figures of each world count.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from bench_rows import read_rows
 from drawing import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
 
 PANELS = {
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("picture", type=Path)
     options = parser.parse_args()
-    options.picture.write_text(draw([json.loads(row) for row in options.rows.read_text().splitlines()]))
+    options.picture.write_text(draw(read_rows(options.rows)))
 
 
 if __name__ == "__main__":

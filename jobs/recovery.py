@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
+from bench_rows import positive
 from ray.cluster_utils import Cluster
 
 import rayingest as ri
@@ -118,7 +119,7 @@ def measure(
 def main() -> int:
     """Kill one of four decoders on two nodes; lose one of three nodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--stretch", type=float, default=2.0, help="seconds over which the rate is taken")
     options = parser.parse_args()
     within = True

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
-import json
 import math
 import random
 import sys
@@ -28,6 +27,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from bench_rows import append_row, positive, row_file
 from plan_scale import made_up
 
 from rayingest.cluster.reader import THREADS
@@ -212,12 +212,12 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
 def main(argv: Sequence[str] | None = None) -> None:
     """World sizes without stragglers; then stragglers, with hedging and without."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=10**9)
+    parser.add_argument("--samples", type=positive, default=10**9)
     parser.add_argument("--sample-bytes", type=int, default=World.sample_bytes, help="of a sample as it is read")
     parser.add_argument("--row-bytes", type=int, default=World.row_bytes, help="of a decoded one")
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 8, 64, 512, 4096])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--json", type=Path, help="append the figures to this file, one line each")
+    parser.add_argument("--steps", type=positive, default=1000)
+    parser.add_argument("--json", type=row_file, help="append the figures to this file, one line each")
     args = parser.parse_args(argv)
     blocks = 1 << math.ceil(math.log2(max(2, min(1 << 20, args.samples * args.sample_bytes // (2 << 20)))))
     data = made_up(blocks, args.samples // blocks, max(1, blocks // 128), args.sample_bytes)
@@ -233,9 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{got.peak_mib:9.0f} {got.waiting:8.3f} {got.hedges:7d}",
             flush=True,
         )
-        if args.json:
-            with args.json.open("a") as file:
-                file.write(json.dumps(asdict(got)) + "\n")
+        append_row(args.json, asdict(got))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -18,14 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-JOBS = Path(__file__).parents[1] / "jobs"
-
-
-def job(name: str) -> Any:
-    """A module of `jobs/`, imported as its neighbours import it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(JOBS))
-        return importlib.import_module(name)
+from tests.jobs import job
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +113,7 @@ def test_a_turn_and_a_run_are_summarised(bench: Any) -> None:
     assert figures["cpu_ratio"]["median"] == 1
     assert figures["control_ratio"]["median"] == pytest.approx((110 / 90 + 1) / 2)
     assert "1.08 (middle half 1.06..1.09, all 1.05..1.10)" in bench.report(figures)
-    row = json.loads(json.dumps({**bench.machine(), **figures}))
+    row = json.loads(json.dumps({**job("bench_rows").origin(), **figures}))
     assert row["cores"] == os.cpu_count()
     assert row["versions"]["torch"] == torch.__version__
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayingest.plan.durations import Durations
-from tests.test_bench import job
+from tests.jobs import job
 
 account = job("chaos_account")
 

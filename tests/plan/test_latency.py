@@ -9,8 +9,8 @@ import pytest
 
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
+from tests.jobs import job
 from tests.plan.cases import uniform
-from tests.test_bench import job
 
 STEPS, START, ROWS = 250, 120, 64
 
