@@ -6,12 +6,10 @@ import io
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import fsspec
 import numpy as np
 import pytest
 import torch
@@ -208,49 +206,6 @@ def test_copies_in_other_formats_have_all_samples(corpus: Any, tmp_path: Path) -
     assert all(torch.equal(row, whole[number]["tokens"]) for number, row in enumerate(rows))
 
 
-def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
-    """Through the server, by ranges and whole, after its delay; each sample of each shard, read by its place."""
-    files, storage = job("slow_files"), job("peer_storage")
-    names = files.write_shards(tmp_path, shards=2, samples=3, nbytes=700)
-    shard = (tmp_path / names[1]).read_bytes()
-    with files.served(tmp_path) as address:
-        http = fsspec.filesystem("http")
-        begun = time.monotonic()
-        assert http.cat_file(f"{address}/100/{names[0]}") == shard
-        assert time.monotonic() - begun >= 0.1
-        assert http.cat_file(f"{address}/0/{names[1]}", 512, 1212) == shard[512:1212]
-        assert http.info(f"{address}/0/{names[0]}")["size"] == len(shard)
-        assert not http.exists(f"{address}/0/missing.tar")
-        for where in (tmp_path, f"{address}/0"):
-            urls = tuple(f"{where}/{name}" for name in names)
-            far = storage.Far(urls, tmp_path / names[0], len, batch=2, workers=1)
-            samples = storage.Ranges(far)
-            assert [samples[number] for number in range(len(samples))] == 6 * [700]
-
-
-def test_a_turn_far_away_ends_in_time() -> None:
-    """It is so many batches, or as many as come in so many seconds, a whole round of the workers at least."""
-    bench = job("bench_storage")
-    forms = [{"seconds": torch.tensor([0.5, 1.0]), "__index__": torch.arange(2)}, (np.array([0.5, 1.0]),)]
-    for most, expected in ((60.0, bench.Stretch(6, 3, 9.0)), (1.0, bench.Stretch(2, 1, 3.0))):
-        clock = iter(range(100)).__next__
-        assert bench.take(iter(5 * forms), 6, at_once=2, most=most, clock=clock) == expected
-
-
-def test_what_is_kept_far_away_is_of_the_same_round() -> None:
-    """Each contestant is compared with itself nearby, in turns that go there and back."""
-    bench = job("bench_storage")
-    order = [place for _, _, place in bench.in_turn(2, ["one"], ["local", "20 ms"])]
-    assert order == ["local", "20 ms", "20 ms", "local"]
-    near, far = ((100.0, 0.8), (200.0, 0.9), (100.0, 0.8)), ((90.0, 0.8), (190.0, 0.9), (80.0, 0.6))
-    turns = {place: [bench.Turn(*turn, {}) for turn in some] for place, some in (("local", near), ("20 ms", far))}
-    figures = bench.summarise({"one": turns})
-    assert figures["one"]["20 ms"]["kept"]["median"] == pytest.approx(0.9)
-    assert figures["one"]["local"]["kept_busy"]["min"] == 1
-    assert "0.900 (0.800 to 0.950)" in bench.report(figures)
-    assert "1.000 (0.750 to 1.000)" in bench.report(figures)
-
-
 def test_pictures_of_figures_are_drawn() -> None:
     """A bar for each contestant and a line for each size of samples, from the last rows; whole XML."""
     spread = {"median": 2.0, "q1": 1.0, "q3": 64.0}
@@ -278,63 +233,3 @@ def test_peers_are_compared_round_by_round() -> None:
     assert figures[ours]["cpu_ratio"]["median"] == 2
     assert figures[ours]["mb_per_second"]["median"] == pytest.approx(0.3)
     assert "2.25 (1.88 to 2.62)" in bench.report("tokens", figures)
-
-
-class Counted:
-    """A loader of 20 batches of two samples an epoch."""
-
-    def __iter__(self) -> Any:
-        return iter([{"label": [2 * step, 2 * step + 1]} for step in range(20)])
-
-
-class Kept(Counted):
-    """One that has a state: the batches taken."""
-
-    taken = 0
-
-    def __iter__(self) -> Any:
-        for batch in [*super().__iter__()][self.taken :]:
-            self.taken += 1
-            yield batch
-        self.taken = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"taken": self.taken}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.taken = state["taken"]
-
-
-class Exhausted(Kept):
-    """One whose state has lost what is left of the epoch."""
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.taken = 20
-
-
-@pytest.mark.parametrize(
-    ("loader", "by", "lost"), [(Counted, "dropping", 0), (Kept, "state", 0), (Exhausted, "state", 4)]
-)
-def test_a_resume_follows_a_start(tmp_path: Path, loader: Any, by: str, lost: int) -> None:
-    """By a state or by dropping; a start goes on to the second epoch, and a resume to the end of the first."""
-    turn, bench = job("peer_turn"), job("bench_first_batch")
-    assert turn.prepare(loader, 20, tmp_path) == {}
-    start = turn.start(loader, 20, tmp_path)
-    assert [len(start["seconds"]), start["labels"][0], start["labels"][-1]] == [21, [0, 1], [0, 1]]
-    resume = turn.resume(loader, 20, tmp_path)
-    assert resume["by"] == by
-    assert resume["labels"] == ([] if lost else [[36, 37], [38, 39]])
-    figures = bench.summarise({"counted": [(start, resume)] * 2})
-    assert figures["counted"]["lost"] == lost
-    assert ("4 lost, 0 again" if lost else "identical") in bench.report(figures)
-
-
-def test_what_follows_a_resume_is_compared_sample_by_sample() -> None:
-    """Samples that are left out, samples that come again, and the same in another order."""
-    compare = job("bench_first_batch").compare
-    whole = [[2 * step, 2 * step + 1] for step in range(20)]
-    assert compare(whole, [[36, 37], [38, 39]]) == {"identical": True, "lost": 0, "again": 0}
-    assert compare(whole, [[38, 37], [36, 39]]) == {"identical": False, "lost": 0, "again": 0}
-    assert compare(whole, [[36, 0], [1, 36]]) == {"identical": False, "lost": 3, "again": 3}
-    with pytest.raises(ValueError, match="more than once"):
-        compare([*whole, [0, 1]], [])
