@@ -54,6 +54,8 @@ import rayingest as ri
 OURS, LOCAL = "rayingest", "local"
 DISTRIBUTIONS = ("webdataset", "datasets", "fsspec", "aiohttp")
 """What reads, beside what `origin` tells."""
+BUSIEST = 1.1
+"""Workers that were at what is timed for a larger share of that time were so before it."""
 WHOLE = {"Ray Data"}
 """Those whose turns are whole passes."""
 TOLD = ("bytes_read", "read_seconds", "stall_read_seconds")
@@ -184,7 +186,8 @@ def report(figures: Mapping[str, Mapping[str, Any]]) -> str:
                 for part in (figure["kept"], figure["kept_busy"])
             )
             rate, busy = figure["samples_per_second"]["median"], figure["busy"]["median"]
-            lines.append(f"{name:20} {place:9} {rate:9.0f}  {kept:23} {busy:12.1%}  {as_busy}")
+            short = "  TOO SHORT: was made in advance" * (busy > BUSIEST)
+            lines.append(f"{name:20} {place:9} {rate:9.0f}  {kept:23} {busy:12.1%}  {as_busy}{short}")
     return "\n".join(lines)
 
 

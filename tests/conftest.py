@@ -8,6 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +90,26 @@ def wait_until() -> Callable[..., None]:
     return wait
 
 
+@contextmanager
+def running_pool(workers: int, rank: int, world_size: int, wait_until: Callable[..., None]) -> Iterator[Any]:
+    """A pool all of whose actors run: the decoders and a reader."""
+    import rayingest as ri
+
+    with ri.Pool(workers=workers) as pool:
+        pool.open(rank, world_size)
+        wait_until(lambda: len(pool.members) == workers + 1, 120)
+        yield pool
+
+
 @pytest.fixture(scope="session")
 def pool_of_1(cluster: Any, wait_until: Any) -> Iterator[Any]:
     """One decoder."""
-    import rayingest as ri
-
-    with ri.Pool(workers=1) as pool:
-        pool.open(0, 1)
-        wait_until(lambda: len(pool.members) == 2, 120)
+    with running_pool(1, 0, 1, wait_until) as pool:
         yield pool
 
 
 @pytest.fixture(scope="session")
 def pool_of_3(cluster: Any, wait_until: Any) -> Iterator[Any]:
     """Three decoders, asked for by the second of two ranks."""
-    import rayingest as ri
-
-    with ri.Pool(workers=3) as pool:
-        pool.open(1, 2)
-        wait_until(lambda: len(pool.members) == 4, 120)
+    with running_pool(3, 1, 2, wait_until) as pool:
         yield pool

@@ -54,3 +54,6 @@ def test_what_is_kept_far_away_is_of_the_same_round() -> None:
     assert figures["one"]["local"]["kept_busy"]["min"] == 1
     assert "0.900 (0.800 to 0.950)" in bench.report(figures)
     assert "1.000 (0.750 to 1.000)" in bench.report(figures)
+    assert "TOO SHORT" not in bench.report(figures)
+    ahead = bench.summarise({"one": {"local": [bench.Turn(9e6, 5.0, {})]}})
+    assert "TOO SHORT" in bench.report(ahead)
