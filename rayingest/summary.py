@@ -6,7 +6,7 @@ import logging
 import math
 
 from rayingest.plan.batching import bounds
-from rayingest.plan.mixed import MixedPlanner
+from rayingest.plan.mixed import MixedOrder, MixedPlanner
 from rayingest.plan.order import Order
 from rayingest.plan.planner import Planner
 from rayingest.streams import ManifestStream
@@ -63,14 +63,17 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
 
 
 def _what_fits(order: Order, block_bytes: float, sample_bytes: float, budget: int) -> str:
-    """In words, a window for which half of all ranks' budgets has room, with two blocks for each of its lanes."""
+    """In words, a window for which half of all ranks' budgets has room, with two blocks for each of its lanes.
+
+    No figures for a mixture, whose sources have each their own.
+    """
     lanes = max(
         count
         for count in range(1, order.lanes + 1)
         if order.batch % count == 0 and (count == 1 or 4 * count * block_bytes <= budget)
     )
     window = 2 ** int(math.log2(max(1.0, budget / 2 / sample_bytes)))
-    if 4 * lanes * block_bytes > budget or window < order.batch:
+    if isinstance(order, MixedOrder) or 4 * lanes * block_bytes > budget or window < order.batch:
         return "a smaller window and fewer lanes"
     return f"a window that has room, such as window={window}, lanes={lanes}"
 
