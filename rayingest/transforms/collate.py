@@ -6,6 +6,7 @@ anywhere and put together later, bit for bit the same. What a column is was deci
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -26,6 +27,11 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 Written = Sequence[tuple[np.ndarray, Sequence[np.ndarray]]]
 """Arrays made for a whole batch, each with the row views that decoders wrote into."""
+
+
+_STRETCH = 4 << 20
+_memmove = ctypes.PyDLL(None).memmove
+_memmove.argtypes, _memmove.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
 
 
 def collate(samples: Sequence[Mapping[str, Any]], schema: Schema, *, written: Written = ()) -> Columns:
@@ -67,6 +73,23 @@ def assemble(
     return result
 
 
+def _put(out: np.ndarray, rows: Rows, data: np.ndarray) -> None:
+    """The data to these rows of `out`; into one stretch of memory a few megabytes at a time, the GIL held meanwhile.
+
+    NumPy lets go of it for each copy, and beside a loop in Python waits 5 ms to have it back, where a copy takes 1 ms.
+    """
+    places = np.arange(len(out))[rows]
+    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, -1)
+    in_a_row = len(places) == len(data) == last - first + 1 and bool((np.diff(places) == 1).all())
+    alike = data.dtype == out.dtype and not data.dtype.hasobject and data.shape[1:] == out.shape[1:]
+    if not (in_a_row and alike and data.flags.c_contiguous and out.flags.c_contiguous):
+        out[rows] = data
+        return
+    target, source = out[first:].ctypes.data, data.ctypes.data
+    for at in range(0, data.nbytes, _STRETCH):
+        _memmove(target + at, source + at, min(_STRETCH, data.nbytes - at))
+
+
 def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocate: Allocate, pad: Pad | None) -> Column:
     arrays = [(rows, data) for rows, data in parts if isinstance(data, np.ndarray)]
     if not arrays:
@@ -85,7 +108,7 @@ def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocat
     out = allocate((total, *shape), arrays[0][1].dtype)
     for rows, data in arrays:
         if data.shape[1:] == shape:
-            out[rows] = data
+            _put(out, rows, data)
         else:
             assert pad is not None
             out[rows] = pad.value
