@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from rayingest.plan.mixture import Mixture, ShuffledTurns
 from rayingest.plan.succession import Succession, source_order
 from rayingest.plan.turns import MAX_CYCLE, NEVER, LevelTurns, counts_of
 from rayingest.plan.view import Take, View
-from tests.plan import golden
 from tests.plan.cases import divisors, manifest, same
 
 Sample = tuple[int, int, int]
@@ -274,8 +272,3 @@ def test_ranks_read_their_own_lanes() -> None:
 def test_less_than_a_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match="once through with 3 samples, less than one global batch of 6"):
         made([[2], [9]], {0: (1, 1)})
-
-
-def test_the_order_is_the_golden_one() -> None:
-    """Any change is a new version, as of the order of one source."""
-    assert json.loads(golden.MIXED_FILE.read_text()) == golden.compute_mixed()

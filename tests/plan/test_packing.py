@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -16,7 +15,6 @@ from rayingest.plan.grouped_order import GroupedOrder
 from rayingest.plan.packing import Packing
 from rayingest.plan.planner import Picks
 from rayingest.plan.view import View
-from tests.plan import golden
 from tests.plan.cases import divisors, manifest, uniform
 
 Token = tuple[int, int]
@@ -188,9 +186,3 @@ def test_what_cannot_be_packed_is_refused() -> None:
     order = GroupedOrder.over(data, lengths, Packing(16, cut=True), batch=14, partial="drop")
     with pytest.raises(ConfigError, match="13 packed rows are less than one global batch of 14"):
         GroupedPlanner(manifest([4, 4]), order, lengths)
-
-
-def test_packed_rows_are_the_golden_ones() -> None:
-    """A change of these is a new order version, as of those of version 1."""
-    pinned = json.loads(golden.GROUPED_FILE.read_text())
-    assert pinned == golden.compute_grouped()

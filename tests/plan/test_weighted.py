@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -14,7 +13,6 @@ from rayingest.errors import ConfigError
 from rayingest.plan.order import Order
 from rayingest.plan.view import Skip, Take, View
 from rayingest.plan.weighted import Resampling, WeightedPlanner, Weights
-from tests.plan import golden
 from tests.plan.cases import divisors, global_batch, manifest, same, uniform
 
 
@@ -126,8 +124,3 @@ def test_nothing_to_draw_by_is_refused() -> None:
         Resampling.of(view, Weights(np.zeros(3)), None)
     with pytest.raises(ConfigError, match="are too many"):
         Resampling.of(view, Weights(np.ones(3)), 2**31)
-
-
-def test_the_order_is_the_golden_one() -> None:
-    """Any change is a new version."""
-    assert json.loads(golden.WEIGHTED_FILE.read_text()) == golden.compute_weighted()

@@ -1,0 +1,243 @@
+"""The only module of the golden tests that knows the internals of the package.
+
+The golden values are computed by loaders wherever a loader shows them. This module holds the rest: keyed hashes,
+orders of data too large for a test to write, and the planners of each kind. A refactor edits this module and no golden
+file.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rayingest
+from rayingest.plan import keys
+from rayingest.plan.budget import Budget
+from rayingest.plan.grouped import GroupedPlanner
+from rayingest.plan.grouped_order import GroupedOrder
+from rayingest.plan.manifest import JoinedManifest, Manifest, ShardBlocks
+from rayingest.plan.mixed import MixedOrder, MixedPlanner
+from rayingest.plan.mixture import Mixture, ShuffledTurns
+from rayingest.plan.order import Order
+from rayingest.plan.packing import Packing
+from rayingest.plan.planner import Picks, Planner
+from rayingest.plan.succession import Succession, source_order
+from rayingest.plan.turns import LevelTurns, counts_of
+from rayingest.plan.view import View
+from rayingest.plan.weighted import Resampling, WeightedPlanner, Weights
+
+mix64, fold, hashes, permutation, permute = keys.mix64, keys.fold, keys.hashes, keys.permutation, keys.permute
+generator = keys.generator
+
+Data = Manifest
+"""Blocks of samples, as the index of a data set gives them."""
+
+
+def blocks_of(counts: Sequence[int]) -> Data:
+    """Return one shard of blocks with these numbers of samples, each of 100 bytes."""
+    samples = np.array(counts, np.int64)
+    ends = np.cumsum(samples * 100)
+    blocks = ShardBlocks(ends - samples * 100, ends, samples, samples * 100)
+    return Manifest.join("mem://", ["a"], [int(ends[-1])], [""], [blocks])
+
+
+def equal_blocks(blocks: int, samples_each: int, bytes_each: int) -> Data:
+    """Return one shard of equal blocks; `bytes_each` is the size of one sample."""
+    begin = np.arange(blocks, dtype=np.int64)
+    samples = np.full(blocks, samples_each, np.int64)
+    shard = ShardBlocks(begin, begin + 1, samples, samples * bytes_each)
+    return Manifest.join("mem://", ["a"], [blocks], [""], [shard])
+
+
+def fingerprint(base: str, paths: list[str], sizes: list[int], marks: list[str], shards: list[list[list[int]]]) -> str:
+    """Return the fingerprint of an index; a shard is its blocks' begins, ends, samples and bytes."""
+    return Manifest.join(base, paths, sizes, marks, [ShardBlocks(*np.array(shard)) for shard in shards]).fingerprint
+
+
+class WindowOrder:
+    """Each sample once an epoch: shuffled in windows, or in file order."""
+
+    def __init__(self, data: Data, *, lengths: np.ndarray | None = None, **how: Any) -> None:
+        self._order = Order.resolve(data, **how)
+        self._planner = Planner(data, self._order, lengths=lengths)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """`samples`, `batch`, `partial`, `seed`, `lanes` and `window_steps`, defaults resolved."""
+        return asdict(self._order)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self._planner.steps_per_epoch
+
+    def ordinals(self, epoch: int, step: int) -> list[int]:
+        """Return the samples of a step; a repeat that fills up the batch is -1 - ordinal."""
+        return _signed(self._planner.picks(epoch, step))
+
+    def where(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the block, the row in the block and the ordinal of each sample of a step."""
+        picks = self._planner.picks(epoch, step)
+        return picks.block, picks.row, picks.ordinal
+
+
+class PackedOrder:
+    """Samples of these lengths in packed rows of `capacity` values."""
+
+    def __init__(self, data: Data, lengths: np.ndarray, capacity: int, *, cut: bool, **how: Any) -> None:
+        order = GroupedOrder.over(View.whole(data), lengths, Packing(capacity, cut), **how)
+        self._planner = GroupedPlanner(data, order, lengths)
+        self.window = order.window
+
+    def steps(self, epoch: int) -> int:
+        """Return the steps of an epoch."""
+        return self._planner.steps_in(epoch)
+
+    def pieces(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the row, the ordinal, the begin and the end in the sample of each piece of a step.
+
+        The ordinals of rows that fill up the batch are -1 - ordinal.
+        """
+        picks = self._planner.picks(epoch, step)
+        layout = picks.layout
+        assert layout is not None
+        ordinal = picks.ordinal[layout.sample]
+        ordinal = np.where(layout.valid[layout.row], ordinal, -1 - ordinal)
+        return layout.row, ordinal, layout.begin, layout.end
+
+
+class BudgetedOrder:
+    """Batches that hold at most `tokens` values a rank, padded to a multiple of `multiple`."""
+
+    def __init__(self, data: Data, lengths: np.ndarray, tokens: int, ranks: int, multiple: int, **how: Any) -> None:
+        order = GroupedOrder.over(View.whole(data), lengths, Budget(tokens, ranks, multiple), batch=ranks, **how)
+        self._planners = [GroupedPlanner(data, order, lengths, rank, ranks) for rank in range(ranks)]
+        self.window = order.window
+
+    def steps(self, epoch: int) -> int:
+        """Return the steps of an epoch."""
+        return self._planners[0].steps_in(epoch)
+
+    def ordinals(self, epoch: int, step: int) -> list[list[int]]:
+        """Return the samples of a step, by rank."""
+        return [planner.picks(epoch, step).ordinal.tolist() for planner in self._planners]
+
+
+class MixedOrderOf:
+    """Sources in turn, each with the same seed, window and lanes and about an equal share of the rows."""
+
+    def __init__(
+        self,
+        parts: list[Data],
+        counts: tuple[int, ...],
+        seed: int | None,
+        *,
+        batch: int,
+        partial: str,
+        until: str | int,
+        window: int | None = None,
+    ) -> None:
+        share = 1 / 3
+        views, how = [View.whole(part) for part in parts], {"seed": seed, "window": window, "lanes": None}
+        orders = [source_order(view, step_samples=batch / 3, share=share, **how) for view in views]
+        mixture = Mixture(LevelTurns({0: counts}), [view.num_samples for view in views], until)
+        shares = [share] * len(parts)
+        order = MixedOrder.over(mixture, orders, shares, "", batch=batch, partial=partial, seed=seed)
+        self._planner = MixedPlanner(JoinedManifest.of(parts), order, list(map(Succession, parts, orders)))
+        self.samples = order.samples
+
+    def steps(self, epoch: int) -> int:
+        """Return the steps of an epoch."""
+        return self._planner.steps_in(epoch)
+
+    def rows(self, epoch: int, step: int) -> list[list[int]]:
+        """Return [source, pass, ordinal] of each row of a step; a repeat's ordinal is -1 - ordinal."""
+        picks = self._planner.picks(epoch, step)
+        assert picks.source is not None
+        assert picks.passes is not None
+        ordinal = np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)
+        return np.stack([picks.source, picks.passes, ordinal], axis=1)[: picks.rows].tolist()
+
+    def where(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the source, the pass, the block and the row in the block of each row of a step."""
+        picks = self._planner.picks(epoch, step)
+        assert picks.source is not None
+        assert picks.passes is not None
+        return picks.source, picks.passes, picks.block, picks.row
+
+
+def level_turns(counts: dict[int, tuple[int, ...]], first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return of the rows from `first` to `end` the source, and its number among the rows of this source.
+
+    The sources take turns by counts; each entry of `counts` holds from its row on.
+    """
+    return LevelTurns(counts).at(first, end)
+
+
+def shuffled_turns(counts: dict[int, tuple[int, ...]], stretch: int, key: int, first: int, end: int) -> np.ndarray:
+    """Return `level_turns` in an order drawn anew in every `stretch` rows."""
+    return ShuffledTurns(LevelTurns(counts), stretch, key).at(first, end)[0]
+
+
+def counts_of_weights(weights: list[float]) -> tuple[int, ...]:
+    """Return whole numbers in the proportion of these weights."""
+    return counts_of(weights)
+
+
+class WeightedOrder:
+    """Draws by weight, in strata where a stratum is given for each sample."""
+
+    def __init__(
+        self, data: Data, weights: np.ndarray, stratum: np.ndarray | None, draws: int | None, **how: Any
+    ) -> None:
+        drawn = Resampling.of(View.whole(data), Weights(weights, stratum), draws)
+        self._planner = WeightedPlanner(drawn, Order.resolve(drawn, **how))
+
+    def ordinals(self, epoch: int, step: int) -> list[int]:
+        """Return the samples of a step; a repeat that fills up the batch is -1 - ordinal."""
+        return _signed(self._planner.picks(epoch, step))
+
+    def passes(self, epoch: int, step: int) -> np.ndarray:
+        """Return which pass's random numbers each row of a step has."""
+        passes = self._planner.picks(epoch, step).passes
+        assert passes is not None
+        return passes
+
+
+def _signed(picks: Picks) -> list[int]:
+    return np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)[: picks.rows].tolist()
+
+
+def domain_tags() -> set[str]:
+    """Return the domain tags of all keys in the package, from calls of `fold`.
+
+    Raises AssertionError for a call whose tag is not written out: this scan would not see it.
+    """
+    package = Path(rayingest.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "fold":
+                tag = node.args[0]
+                assert isinstance(tag, ast.Constant), f"{path}:{node.lineno}: write the tag out: {ast.unparse(node)}"
+                found.add(tag.value)
+    return found
+
+
+@contextmanager
+def changed_tag(tag: str) -> Iterator[None]:
+    """Inside, keys of this domain are those of another domain."""
+    original = keys._tag
+    original.cache_clear()
+    keys._tag = lambda domain: original(f"{domain}, changed" if domain == tag else domain)
+    try:
+        yield
+    finally:
+        keys._tag = original
+        original.cache_clear()
