@@ -31,6 +31,7 @@ from rayingest.plan.succession import Succession, source_order
 from rayingest.plan.turns import LevelTurns, counts_of
 from rayingest.plan.view import View
 from rayingest.plan.weighted import Resampling, WeightedPlanner, Weights
+from rayingest.transforms.images import RandomResizedCrop
 
 mix64, fold, hashes, permutation, permute = keys.mix64, keys.fold, keys.hashes, keys.permutation, keys.permute
 generator = keys.generator
@@ -58,6 +59,18 @@ def equal_blocks(blocks: int, samples_each: int, bytes_each: int) -> Data:
 def fingerprint(base: str, paths: list[str], sizes: list[int], marks: list[str], shards: list[list[list[int]]]) -> str:
     """Return the fingerprint of an index; a shard is its blocks' begins, ends, samples and bytes."""
     return Manifest.join(base, paths, sizes, marks, [ShardBlocks(*np.array(shard)) for shard in shards]).fingerprint
+
+
+def joint_fingerprint(parts: list[Data]) -> str:
+    """Return the fingerprint of several sources' indexes together."""
+    return JoinedManifest.of(parts).fingerprint
+
+
+def crop_box(
+    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int, rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """Return the part of an image that a `RandomResizedCrop` takes: left, top, right and bottom."""
+    return RandomResizedCrop(8, scale, ratio).box(height, width, rng)
 
 
 class WindowOrder:
@@ -217,17 +230,27 @@ def _signed(picks: Picks) -> list[int]:
 def domain_tags() -> set[str]:
     """Return the domain tags of all keys in the package, from calls of `fold`.
 
-    Raises AssertionError for a call whose tag is not written out: this scan would not see it.
+    Raises AssertionError for a use of `fold` that hides the tag from this scan.
     """
     package = Path(rayingest.__file__).parent
     found = set()
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "fold":
-                tag = node.args[0]
-                assert isinstance(tag, ast.Constant), f"{path}:{node.lineno}: write the tag out: {ast.unparse(node)}"
-                found.add(tag.value)
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and _is_fold(node.func)]
+        tags = [call.args[0] for call in calls]
+        hidden: list[ast.AST] = [tag for tag in tags if not isinstance(tag, ast.Constant)]
+        called = [call.func for call in calls]
+        hidden += [node for node in nodes if _is_fold(node) and node not in called]
+        hidden += [node for node in nodes if isinstance(node, ast.alias) and node.name == "fold" and node.asname]
+        assert not hidden, f"{path}:{hidden[0].lineno}: call fold with its tag written out"  # type: ignore[attr-defined]
+        found.update(tag.value for tag in tags if isinstance(tag, ast.Constant))
     return found
+
+
+def _is_fold(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Name) and node.id == "fold") or (
+        isinstance(node, ast.Attribute) and node.attr == "fold"
+    )
 
 
 @contextmanager

@@ -5,7 +5,10 @@ All data are a few lines of JSON, in blocks of a few samples. A loader works in 
 
 from __future__ import annotations
 
+import io
+import os
 import random
+import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -146,11 +149,15 @@ def _packed(batch: dict[str, Any]) -> list[Any]:
 
 def budgeted(folder: Path) -> dict[str, Any]:
     """Return batches of a limited size."""
-    data = lines(folder).length("n").shuffle(seed=5, window=20)
+    data = lines(folder / "s").length("n").shuffle(seed=5, window=20)
+    tokens = lines(folder / "f").map(tokens_of).length("tokens")
     return {
         "loader, 1 rank": follow(data.batch(max_tokens=30)),
         "loader, 2 ranks, pad": follow(data.batch(max_tokens=18, partial="pad"), world_size=2),
         "loader, 3 ranks, short": follow(data.batch(max_tokens=18, partial="short"), world_size=3, epochs=1),
+        "loader, file order, multiples of 4": follow(
+            tokens.batch(max_tokens=30, pad={"tokens": ri.Pad(multiple_of=4)}), epochs=1
+        ),
     }
 
 
@@ -169,6 +176,10 @@ def mixed(folder: Path) -> dict[str, Any]:
         "loader, first": follow(flat.shuffle(seed=5, window=16).batch(8), source),
         "loader, 2 ranks, pad": follow(flat.shuffle(seed=5).batch(8, partial="pad"), source, world_size=2),
         "loader, nested": follow(nested.shuffle(seed=5).batch(8), source),
+        "loader, nested, window": follow(nested.shuffle(seed=5, window=16).batch(8), source, epochs=1),
+        "loader, parts of sources": follow(
+            ri.mix({"a": a.split(0.5, seed=3)[0], "c": c.take(5)}, until=16).shuffle(seed=5).batch(4), source
+        ),
         "loader, changing weights": follow(changing.shuffle(seed=5).batch(8), source),
         "loader, free": follow(free.shuffle(seed=5).batch(4, partial="short"), source, epochs=3),
         "loader, file order, 3 uneven ranks": follow(
@@ -214,7 +225,10 @@ def buckets(folder: Path) -> dict[str, Any]:
 
 def subset(folder: Path) -> dict[str, Any]:
     """Return orders over some of the samples."""
-    data = lines(folder)
+    data = lines(folder / "a")
+    lines(folder / "two" / "a", (20,))
+    lines(folder / "two" / "b", (20,), 20)
+    halves, _ = ri.read_json(f"{folder}/two/*/*.jsonl", index=folder / "two").split(0.5, 0.5, seed=7)
     first, second = data.split(0.6, 0.3, seed=7)
     inner, _ = first.split(0.5, 0.5, seed=8)
     parts = {"0.6": first, "0.3": second, "half of 0.6": inner, "0.6 of seed 0": data.split(0.6)[0]}
@@ -224,6 +238,7 @@ def subset(folder: Path) -> dict[str, Any]:
 
     return {
         "split": {name: follow(part.batch(50, partial="short"), epochs=1)[0][0] for name, part in parts.items()},
+        "split, files of one name": follow(halves.batch(50, partial="short"), epochs=1)[0][0],
         "split, shuffled": follow(first.shuffle(seed=5, window=12, lanes=2).batch(4, partial="pad"), world_size=2),
         "where": shuffled(data.where("n >= 4")),
         "filter": shuffled(data.filter(is_odd)),
@@ -377,12 +392,37 @@ def replacements(folder: Path) -> dict[str, Any]:
         "window, 2 ranks, pad": follow(shuffled.batch(16, partial="pad"), world_size=2, **skip),
         "lanes": follow(data.shuffle(seed=6, window=80, lanes=2).batch(16), epochs=1, **skip),
         "file order": follow(data.batch(16, partial="short"), epochs=1, **skip),
+        "unreadable blocks": follow(
+            damaged(folder / "tar").map(refuse_some).shuffle(seed=5, window=32, lanes=1).batch(8), epochs=1, **skip
+        ),
         "bucketed": follow(lengths.shuffle(seed=5).batch(16, bucketed=True), epochs=1, **skip),
         "weighted": follow(draws.shuffle(seed=5, window=64, lanes=1).batch(16), epochs=1, **skip),
         "mixed": follow(mixture.shuffle(seed=5).batch(16), "__source__", epochs=1, **skip),
         "sampler": follow(torch.batch(8), epochs=1, **skip),
         "stream": follow(ri.stream(Log(), partitions=4).map(refuse_some).batch(4), epochs=1, **skip),
     }
+
+
+def damaged(folder: Path) -> ri.Dataset:
+    """Return 60 samples in blocks of a few, of which two cannot be read.
+
+    A file's size and time are those of the index, which knows nothing of the damage.
+    """
+    folder.mkdir()
+    path = folder / "s.tar"
+    with tarfile.open(path, "w") as tar:
+        for i in range(60):
+            add(tar, f"{i:03}.i", b"%d" % i)
+    data = ri.read_webdataset(str(path), index=folder, block_bytes=4096).decode(i=int)
+    with data.batch(1).loader(workers=0):
+        pass  # makes the index
+    before = path.stat()
+    with path.open("r+b") as file:
+        for begin in (9, 44):
+            file.seek(begin * 1024)
+            file.write(b"\xff" * 512)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return data
 
 
 def refuse(sample: dict[str, Any]) -> dict[str, Any]:
@@ -410,6 +450,7 @@ def randoms(folder: Path) -> dict[str, Any]:
     """Return the samples' random numbers: rows of [index, numbers...]."""
     data = lines(folder / "a")
     staged = data.decode(kind=decode_noise).map(noise).map(more_noise).map_batches(column_noise)
+    twice = data.select(x="kind", y="n").decode(y=decode_noise, x=decode_noise)
     columns = ("kind", "noise", "more", "rows")
     mixture = ri.mix({"a": data, "b": lines(folder / "b", (5, 6))}, weights={"a": 2, "b": 1}, until=36)
     copies = data.map(noise).weighted(by=np.where(np.arange(43) < 3, 20.0, 0.1))
@@ -417,15 +458,68 @@ def randoms(folder: Path) -> dict[str, Any]:
     return {
         "stages": follow(staged.shuffle(seed=5, window=16).batch(8), *columns, steps=2),
         "stages, file order": follow(staged.batch(8), *columns, steps=1),
+        "selected, two decoded fields": follow(twice.shuffle(seed=5).batch(8), "x", "y", steps=1),
+        "flips": follow(pictures(folder / "pictures"), "left"),
         "another seed": follow(data.map(noise).shuffle(seed=6).batch(8), "noise", steps=1),
         "mixture": follow(mixture.map(noise).shuffle(seed=5).batch(9), "__source__", "noise", steps=2),
         "weighted copies": follow(copies.shuffle(seed=5).batch(8), "noise", steps=3),
         "items": follow(ri.from_torch(Numbers(13), seed=3).batch(4), "python", "numpy", steps=2),
+        "items, torch": follow(ri.from_torch(TorchNumbers(13), seed=3).batch(4), "torch", steps=2),
         "items, shuffled": follow(ri.from_torch(Numbers(13)).shuffle(seed=3).batch(4), "python", "numpy", steps=2),
         "items, together": follow(ri.from_torch(Together(13), seed=3).batch(4), "python", "numpy", steps=2),
         "shards": follow(iterable.batch(4), "python", "numpy"),
+        "worker's parts": follow(iterables(folder / "parts").batch(4), "id", "torch", "seed", epochs=1),
         "shards, shuffled": follow(iterable.map(noise).shuffle(seed=3).batch(4), "python", "noise"),
     }
+
+
+def pictures(folder: Path) -> ri.Dataset:
+    """Return flips of 12 images of 2 x 1 pixels; `left` is 10 where an image is as it was, 20 where it is flipped."""
+    from PIL import Image
+
+    folder.mkdir()
+    with tarfile.open(folder / "s.tar", "w") as tar:
+        for i in range(12):
+            image = io.BytesIO()
+            Image.fromarray(np.array([[[10] * 3, [20] * 3]], np.uint8)).save(image, "png")
+            add(tar, f"{i:02}.png", image.getvalue())
+    data = ri.read_webdataset(str(folder / "s.tar"), index=folder)
+    return data.decode(png=ri.images.RandomHorizontalFlip()).map(left_of).shuffle(seed=5).batch(6)
+
+
+def add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file to a tar."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+def left_of(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of the left pixel."""
+    return {"left": int(sample["png"][0, 0, 0])}
+
+
+class TorchNumbers(Numbers):
+    """A map-style dataset of random numbers from the global state of torch."""
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        import torch
+
+        return {"torch": int(torch.randint(10**6, ()))}
+
+
+def iterables(folder: Path) -> ri.Dataset:
+    """Return an iterable dataset that divides itself among three workers, with torch's random numbers."""
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    class Divided(IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[dict[str, int]]:
+            info = get_worker_info()
+            for i in range(info.id, 11, info.num_workers):
+                yield {"id": i, "torch": int(torch.randint(10**6, ())), "seed": info.seed % 10**6}
+
+    return ri.from_torch_iterable(Divided(), shards=3, index=folder, seed=6)
 
 
 class Together(Numbers):

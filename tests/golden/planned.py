@@ -42,7 +42,26 @@ def keys() -> dict[str, Any]:
 def fingerprint() -> dict[str, Any]:
     """Return the fingerprints of indexes."""
     shards = [[[0, 9], [9, 20], [1, 2], [9, 11]], [[0], [5], [3], [5]]]
-    return {"fingerprint": adapter.fingerprint("s3://x/", ["a", "b/c"], [20, 5], ["m", ""], shards)}
+    parts = [adapter.blocks_of(_COUNTS), adapter.equal_blocks(40, 500, 1_000)]
+    return {
+        "fingerprint": adapter.fingerprint("s3://x/", ["a", "b/c"], [20, 5], ["m", ""], shards),
+        "several sources": adapter.joint_fingerprint(parts),
+    }
+
+
+def crops() -> dict[str, Any]:
+    """Return the parts of an image of 60 x 80 pixels that a random crop takes: left, top, right and bottom."""
+
+    def boxes(count: int, scale: tuple[float, float], ratio: tuple[float, float]) -> list[tuple[int, ...]]:
+        rngs = [adapter.generator(5, 0, 0, sample, 0) for sample in range(count)]
+        return [adapter.crop_box(scale, ratio, 60, 80, rng) for rng in rngs]
+
+    tried = boxes(200, (0.9, 1.0), (0.5, 2.0))
+    return {
+        "crops": boxes(8, (0.08, 1.0), (3 / 4, 4 / 3)),
+        "crops of many tries": [*tried[:5], digest(np.array(tried))],
+        "crops of a ratio that never fits": boxes(1, (0.9, 1.0), (3.0, 4.0)),
+    }
 
 
 def window() -> dict[str, Any]:
@@ -62,6 +81,7 @@ def window() -> dict[str, Any]:
         return found
 
     defaults = adapter.WindowOrder(large, batch=256, seed=17)
+    heavy = adapter.WindowOrder(adapter.equal_blocks(100, 50, 10_000_000), batch=16, seed=17)
     windows = adapter.WindowOrder(large, batch=256, seed=17, window=400_000, lanes=4)
     whole = adapter.WindowOrder(large, batch=256, seed=17, window=10**6, lanes=1)
     return {
@@ -71,6 +91,7 @@ def window() -> dict[str, Any]:
         "lanes, windows, short": epochs(2, batch=6, partial="short", seed=0, window=12, lanes=2),
         "less than a batch, pad": epochs(2, batch=60, partial="pad", seed=-1),
         "defaults": [defaults.parameters, some(defaults, [(0, 0), (0, 2_733), (1, 40), (10**6, 7)])],
+        "defaults, samples of 10 MB": [heavy.parameters, some(heavy, [(0, 0), (1, 100)])],
         "windows by feistel": some(windows, [(0, 0), (0, 1), (0, 1_100), (0, 1_562), (3, 2_733), (0, 900)]),
         "whole epoch by feistel": some(whole, [(0, 0), (0, 1), (2, 2_733)]),
     }
