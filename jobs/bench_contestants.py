@@ -85,7 +85,12 @@ def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]
 
 
 def our_loader(
-    shards: tuple[Path, ...], batch: int, workers: int, index: Path, path: str | None = None, **shuffle: int
+    shards: tuple[Path, ...],
+    batch: int,
+    workers: int,
+    index: Path,
+    path: str | None = None,
+    **shuffle: int,
 ) -> Any:
     """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in, `shuffle` how it
     mixes samples where that is not by default.
@@ -96,7 +101,7 @@ def our_loader(
         .decode(image=TRANSFORM)
         .shuffle(seed=SEED, **shuffle)
         .batch(batch)
-        .loader(workers=workers, device="cpu", decode_path=path)
+        .loader(workers=workers, device="cpu", image_backend=path)
     )
 
 

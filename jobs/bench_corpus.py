@@ -38,7 +38,9 @@ class Corpus:
     nbytes: int
 
 
-def make_corpus(root: Path, samples: int = 4096, shards: int = 8, processes: int | None = None) -> Corpus:
+def make_corpus(
+    root: Path, samples: int = 4096, shards: int = 8, processes: int | None = None
+) -> Corpus:
     """The corpus of `samples` JPEGs in `shards` tars under `root`, each labelled with its number; made where it is not
     there yet, on all CPUs.
     """
@@ -65,7 +67,10 @@ def picture(index: int, size: tuple[int, int] | None = None) -> bytes:
     """JPEG number `index`: noise at several scales, texture of uneven strength; 57 kB on average in its own size."""
     rng = np.random.default_rng((2024, index))
     width, height = size or SIZES[index % len(SIZES)]
-    channels = [_smooth(width, height, _OCTAVES, rng), *(_smooth(width, height, 3, rng) / 2 for _ in range(2))]
+    channels = [
+        _smooth(width, height, _OCTAVES, rng),
+        *(_smooth(width, height, 3, rng) / 2 for _ in range(2)),
+    ]
     uneven = np.abs(_smooth(width, height, 2, rng)) / _STRENGTH
     channels[0] += _TEXTURE * uneven * rng.standard_normal((height, width), np.float32)
     ycc = [np.clip(128 + channel, 0, 255).astype(np.uint8) for channel in channels]

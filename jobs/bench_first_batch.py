@@ -43,7 +43,10 @@ def take(name: str, turn: str, folder: Path, corpus: Corpus, workers: int) -> Tu
     """What a process of its own shows."""
     interpreter = python() if PEERS[name].elsewhere else sys.executable
     job = [str(interpreter), str(Path(__file__).with_name("peer_turn.py")), name, turn, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the transform: not everywhere is this package installed
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+    }  # for the transform: not everywhere is this package installed
     said = folder / "said.txt"  # no pipe: what a library leaves running would hold it open
     with said.open("w") as file:
         ended = subprocess.run(
@@ -54,12 +57,16 @@ def take(name: str, turn: str, folder: Path, corpus: Corpus, workers: int) -> Tu
             check=False,
         )
     if ended.returncode:
-        raise SystemExit(f"{name}, {turn}: exit status {ended.returncode}\n{said.read_text()[-SHOWN:]}")
+        raise SystemExit(
+            f"{name}, {turn}: exit status {ended.returncode}\n{said.read_text()[-SHOWN:]}"
+        )
     shown: Turn = json.loads((folder / f"{turn}.json").read_text())
     return shown
 
 
-def run(names: Sequence[str], rounds: int, corpus: Corpus, workers: int) -> dict[str, list[tuple[Turn, Turn]]]:
+def run(
+    names: Sequence[str], rounds: int, corpus: Corpus, workers: int
+) -> dict[str, list[tuple[Turn, Turn]]]:
     """A start and a resume of each contestant, round by round."""
     turns: dict[str, list[tuple[Turn, Turn]]] = {name: [] for name in names}
     for number in tqdm(range(-1, rounds), desc="rounds"):
@@ -69,7 +76,10 @@ def run(names: Sequence[str], rounds: int, corpus: Corpus, workers: int) -> dict
                 if number < 0:
                     take(name, "prepare", Path(made), corpus, workers)
                 else:
-                    start, resume = (take(name, turn, Path(made), corpus, workers) for turn in ("start", "resume"))
+                    start, resume = (
+                        take(name, turn, Path(made), corpus, workers)
+                        for turn in ("start", "resume")
+                    )
                     turns[name].append((start, resume))
     return turns
 
@@ -84,7 +94,11 @@ def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
     if len({*chain.from_iterable(whole)}) != sum(map(len, whole)):
         raise ValueError("an epoch has a sample more than once")
     due, got = (Counter(chain.from_iterable(batches)) for batches in (whole[at:], rest))
-    return {"identical": rest == whole[at:], "lost": (due - got).total(), "again": (got - due).total()}
+    return {
+        "identical": rest == whole[at:],
+        "lost": (due - got).total(),
+        "again": (got - due).total(),
+    }
 
 
 def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
@@ -118,24 +132,33 @@ def report(figures: dict[str, Any]) -> str:
     ]
     for name, of in figures.items():
         cold, second, ratio = (
-            f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})" for r in (of["cold"], of["second_epoch"], of["ratio"])
+            f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})"
+            for r in (of["cold"], of["second_epoch"], of["ratio"])
         )
         follows = "identical" if of["identical"] else f"{of['lost']} lost, {of['again']} again"
         way = ", 90 % dropped" * (of["by"] != "state")
-        lines.append(f"{name:20} {cold:21} {second:21} {of['step']['median']:<7.3f} {ratio:20} {follows}{way}")
+        lines.append(
+            f"{name:20} {cold:21} {second:21} {of['step']['median']:<7.3f} {ratio:20} {follows}{way}"
+        )
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=PEERS, default=[*PEERS])
     parser.add_argument("--rounds", type=positive, default=3, help="turns of each contestant")
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
     parser.add_argument("--shards", type=positive, default=8, help="of the corpus")
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept"
+    )
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a run"
+    )
     args = parser.parse_args(argv)
     here = [PEERS[name].libraries for name in args.only if not PEERS[name].elsewhere]
     # these distributions have the names of their modules

@@ -123,7 +123,9 @@ class Training:
 
     def step(self, batch: dict[str, Any]) -> None:
         """Forwards, backwards, and the weights."""
-        images = batch["image"].to(torch.float32).div_(255).contiguous(memory_format=torch.channels_last)
+        images = (
+            batch["image"].to(torch.float32).div_(255).contiguous(memory_format=torch.channels_last)
+        )
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
             loss = functional.cross_entropy(self.model(images), batch["label"])
         loss.backward()
@@ -158,7 +160,9 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model = network(args.width, args.depth).to(device, memory_format=torch.channels_last)
     training = Training(model, torch.optim.SGD(model.parameters(), 0.01), device)
     slots = SlotPool(pin=device.type == "cuda")
-    with Loader(FileSource(images, args.batch, slots), Endless(), device=args.device, slots=slots) as loader:
+    with Loader(
+        FileSource(images, args.batch, slots), Endless(), device=args.device, slots=slots
+    ) as loader:
         ours: Iterator[dict[str, Any]] = iter(loader)
         held = [next(ours) for _ in range(RESIDENT)]
         resident, plain = _cycle(held), _plain(images, args.batch, device)
@@ -168,13 +172,19 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for _ in range(args.rounds):
             for name, batches in contestants.items():
                 seconds[name].append(seconds_a_step(training, batches.__next__, args.steps))
-            grown.append((slots.nbytes, torch.cuda.memory_reserved(device) if device.type == "cuda" else 0))
+            grown.append(
+                (slots.nbytes, torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
+            )
     ratios = {
-        name: statistics.median(one / base for one, base in zip(some, seconds["resident"], strict=True))
+        name: statistics.median(
+            one / base for one, base in zip(some, seconds["resident"], strict=True)
+        )
         for name, some in seconds.items()
     }
     return {
-        "step_ms": {name: round(1e3 * statistics.median(some), 3) for name, some in seconds.items()},
+        "step_ms": {
+            name: round(1e3 * statistics.median(some), 3) for name, some in seconds.items()
+        },
         "ratio": {name: round(ratio, 4) for name, ratio in ratios.items()},
         "slot_bytes": grown[-1][0],
         "slot_bytes_grown": grown[-1][0] - grown[0][0],
@@ -197,7 +207,9 @@ def _plain(images: np.ndarray, batch: int, device: torch.device) -> Iterator[dic
 def main() -> int:
     """The command line; 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda", help="'cpu' tries the command, but its figures say nothing")
+    parser.add_argument(
+        "--device", default="cuda", help="'cpu' tries the command, but its figures say nothing"
+    )
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=224, help="pixels of an image's side")
     parser.add_argument("--width", type=int, default=128, help="of the network's first layer")
@@ -207,7 +219,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
     args = parser.parse_args()
     if args.device != "cpu" and not torch.cuda.is_available():
-        parser.error("PyTorch sees no CUDA device here; --device cpu tries the command, but says nothing of copies")
+        parser.error(
+            "PyTorch sees no CUDA device here; --device cpu tries the command, but says nothing of copies"
+        )
     with tempfile.TemporaryDirectory() as folder:
         found = measure(args, Path(folder))
     name = torch.cuda.get_device_name() if args.device != "cpu" else "cpu"
@@ -216,7 +230,10 @@ def main() -> int:
     if args.json:
         with args.json.open("a") as file:
             file.write(json.dumps(row) + "\n")
-    return int(row["ratio"]["rayingest"] > 1.01 or bool(row["slot_bytes_grown"] or row["device_bytes_grown"]))
+    return int(
+        row["ratio"]["rayingest"] > 1.01
+        or bool(row["slot_bytes_grown"] or row["device_bytes_grown"])
+    )
 
 
 if __name__ == "__main__":

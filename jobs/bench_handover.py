@@ -32,7 +32,10 @@ def chunks_of(count: int) -> list[tuple[np.ndarray, dict[str, Any]]]:
     """A batch in so many chunks, as decoders make them."""
     rng = np.random.default_rng(0)
     parts = np.array_split(np.arange(BATCH), count)
-    return [(rows, {"image": rng.integers(0, 256, (len(rows), *SHAPE), np.uint8), "label": rows}) for rows in parts]
+    return [
+        (rows, {"image": rng.integers(0, 256, (len(rows), *SHAPE), np.uint8), "label": rows})
+        for rows in parts
+    ]
 
 
 def _compute() -> int:
@@ -68,9 +71,13 @@ def timed(calls: dict[str, Callable[[], Any]], repeats: int, busy: bool) -> dict
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=positive, default=100)
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a run"
+    )
     options = parser.parse_args()
     described = origin()
     pool = SlotPool()
@@ -85,9 +92,16 @@ def main() -> int:
                 return assemble(parts, BATCH, pool.lease(nbytes + 8 * BATCH).array)
 
             calls = {"memcpy": lambda: np.copyto(target, source), "hand-over": put_together}
-            found = {name: spread(values) for name, values in timed(calls, options.repeats, busy).items()}
+            found = {
+                name: spread(values) for name, values in timed(calls, options.repeats, busy).items()
+            }
             memcpy, own = (1e3 * found[name]["median"] for name in calls)
-            row = {"gil": "busy" if busy else "idle", "chunks": count, "memcpy_ms": memcpy, "hand_over_ms": own}
+            row = {
+                "gil": "busy" if busy else "idle",
+                "chunks": count,
+                "memcpy_ms": memcpy,
+                "hand_over_ms": own,
+            }
             row["hand_over_q3_ms"] = 1e3 * found["hand-over"]["q3"]
             rows.append({**row, "within": own <= 1.3 * memcpy + count})
             print(json.dumps(rows[-1]), flush=True)

@@ -118,7 +118,9 @@ def compare(pictures: Sequence[bytes], rounds: int, show: str) -> dict[str, dict
                 quality[name].append(psnr(out, outs[REFERENCE]))
     return {
         name: {
-            "ratio": spread([theirs / mine for theirs, mine in zip(times[REFERENCE], some, strict=True)]),
+            "ratio": spread(
+                [theirs / mine for theirs, mine in zip(times[REFERENCE], some, strict=True)]
+            ),
             "ms": statistics.median(some),
             "psnr": statistics.median(quality[name]),
             "psnr_min": min(quality[name]),
@@ -129,7 +131,9 @@ def compare(pictures: Sequence[bytes], rounds: int, show: str) -> dict[str, dict
 
 def report(figures: dict[str, dict[str, Any]]) -> str:
     """A table for people."""
-    lines = [f"{'path':32}{'Pillow / path':>14} {'middle half':>14}{'ms':>8}{'PSNR':>7}{'least':>7}"]
+    lines = [
+        f"{'path':32}{'Pillow / path':>14} {'middle half':>14}{'ms':>8}{'PSNR':>7}{'least':>7}"
+    ]
     for name, row in figures.items():
         ratio = row["ratio"]
         half = f"{ratio['q1']:.2f}..{ratio['q3']:.2f}"
@@ -144,9 +148,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pictures", type=int, default=100, help="of about 500x400")
     parser.add_argument("--big", type=int, default=8, help=f"of {BIG[0]}x{BIG[1]}")
     parser.add_argument(
-        "--rounds", type=positive, default=5, help="turns of each path on each picture, with another crop"
+        "--rounds",
+        type=positive,
+        default=5,
+        help="turns of each path on each picture, with another crop",
     )
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a run"
+    )
     args = parser.parse_args(argv)
     if args.pictures < 1 > args.big:
         parser.error("no picture of either size")
@@ -157,7 +166,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for size, pictures in corpora.items():
         if pictures:
             row[size] = compare(pictures, args.rounds, size)
-            print(f"{len(pictures)} pictures of {size}, {args.rounds} crops each\n{report(row[size])}\n")
+            print(
+                f"{len(pictures)} pictures of {size}, {args.rounds} crops each\n{report(row[size])}\n"
+            )
     append_row(args.json, row)
 
 

@@ -27,7 +27,7 @@ from bench_corpus import Corpus, make_corpus
 from bench_rows import ROOT, append_row, origin, positive, row_file
 from tqdm import tqdm
 
-from rayingest.transforms.decode_path import PATHS, PILLOW, TURBO
+from rayingest.transforms.images.backend import PATHS, PILLOW, TURBO
 
 OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
 SLOW_STEPS = 8
@@ -66,7 +66,9 @@ def cpu_seconds() -> tuple[float, float]:
     below = 0.0
     for child in psutil.Process().children(recursive=True):
         try:
-            below += sum(child.cpu_times()[:4])  # its own, and that of its children which it has seen end
+            below += sum(
+                child.cpu_times()[:4]
+            )  # its own, and that of its children which it has seen end
         except psutil.NoSuchProcess:
             continue
     return sum(mine[:4]) + below, sum(mine[:2])
@@ -97,7 +99,12 @@ def take_turn(contestant: Contestant, batch: int, batches: int, drain: int) -> T
     seconds = time.perf_counter() - begun
     cpu_after, mine_after = cpu_seconds()
     samples = batches * batch
-    return Turn(samples / seconds, 1e3 * (cpu_after - cpu) / samples, 1e3 * (mine_after - mine) / samples, hand_over)
+    return Turn(
+        samples / seconds,
+        1e3 * (cpu_after - cpu) / samples,
+        1e3 * (mine_after - mine) / samples,
+        hand_over,
+    )
 
 
 def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> Start:
@@ -105,7 +112,9 @@ def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> 
     contestant.take()
     cold = time.perf_counter() - begun
     step, boundaries = [], []
-    for _ in tqdm(range(epochs * steps), desc=f"{contestant.name}: start and {epochs} epochs", leave=False):
+    for _ in tqdm(
+        range(epochs * steps), desc=f"{contestant.name}: start and {epochs} epochs", leave=False
+    ):
         asked = time.perf_counter()
         first = contestant.take()
         (boundaries if first else step).append(time.perf_counter() - asked)
@@ -137,13 +146,21 @@ def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[st
         "samples_per_second": {name: spread(values) for name, values in rates.items()},
     }
     costs = [[turn.cpu_ms for turn in turns[name]] for name in (OURS, PEER, CONTROL)]
-    figures["cpu_ratio"] = spread([(one + other) / (2 * ours) for ours, one, other in zip(*costs, strict=True)])
+    figures["cpu_ratio"] = spread(
+        [(one + other) / (2 * ours) for ours, one, other in zip(*costs, strict=True)]
+    )
     for field in ("cpu_ms", "trainer_cpu_ms", "hand_over"):
-        figures[field] = {n: statistics.median(getattr(turn, field) for turn in some) for n, some in turns.items()}
+        figures[field] = {
+            n: statistics.median(getattr(turn, field) for turn in some) for n, some in turns.items()
+        }
     figures["first_batch_cold"] = {name: start.cold for name, start in starts.items()}
     figures["step"] = {name: spread(start.step) for name, start in starts.items()}
-    figures["first_batch_of_later_epochs"] = {name: spread(start.boundaries) for name, start in starts.items()}
-    figures["the_same_when_slow"] = {name: spread(start.slow_boundaries) for name, start in starts.items()}
+    figures["first_batch_of_later_epochs"] = {
+        name: spread(start.boundaries) for name, start in starts.items()
+    }
+    figures["the_same_when_slow"] = {
+        name: spread(start.slow_boundaries) for name, start in starts.items()
+    }
     return figures
 
 
@@ -162,15 +179,29 @@ def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
     try:
         for name in (PEER, CONTROL):
             enter(name, lambda: torch_loader(images, args.batch, args.workers))
-        ray.init("local", num_cpus=args.workers + 2, object_store_memory=args.store, include_dashboard=False)
-        enter(OURS, lambda: our_loader(corpus.shards, args.batch, args.workers, args.folder / "index", args.path))
+        ray.init(
+            "local",
+            num_cpus=args.workers + 2,
+            object_store_memory=args.store,
+            include_dashboard=False,
+        )
+        enter(
+            OURS,
+            lambda: our_loader(
+                corpus.shards, args.batch, args.workers, args.folder / "index", args.path
+            ),
+        )
         turns: dict[str, list[Turn]] = {contestant.name: [] for contestant in contestants}
         with tqdm(total=args.rounds, desc="rounds") as bar:
             for number in range(args.rounds):
                 at = number % len(contestants)
                 for contestant in contestants[at:] + contestants[:at]:
-                    turns[contestant.name].append(take_turn(contestant, args.batch, args.batches, args.drain))
-                bar.set_postfix_str(", ".join(f"{name} {some[-1].rate:.0f}/s" for name, some in turns.items()))
+                    turns[contestant.name].append(
+                        take_turn(contestant, args.batch, args.batches, args.drain)
+                    )
+                bar.set_postfix_str(
+                    ", ".join(f"{name} {some[-1].rate:.0f}/s" for name, some in turns.items())
+                )
                 bar.update()
         stats = contestants[-1].loader.stats()
     finally:
@@ -184,7 +215,9 @@ def report(figures: dict[str, Any]) -> str:
     """The figures for people."""
 
     def shown(values: dict[str, float], scale: float = 1.0, digits: int = 2) -> str:
-        m, q1, q3, low, high = (f"{scale * values[k]:.{digits}f}" for k in ("median", "q1", "q3", "min", "max"))
+        m, q1, q3, low, high = (
+            f"{scale * values[k]:.{digits}f}" for k in ("median", "q1", "q3", "min", "max")
+        )
         return f"{m} (middle half {q1}..{q3}, all {low}..{high})"
 
     lines = [
@@ -210,20 +243,39 @@ def report(figures: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--rounds", type=positive, default=15, help="turns of each contestant")
     parser.add_argument("--batch", type=positive, default=64)
-    parser.add_argument("--workers", type=positive, default=2, help="decoders, and workers of each DataLoader")
+    parser.add_argument(
+        "--workers", type=positive, default=2, help="decoders, and workers of each DataLoader"
+    )
     parser.add_argument("--batches", type=positive, default=24, help="timed in a turn")
-    parser.add_argument("--drain", type=positive, default=32, help="batches of a turn that are not timed")
-    parser.add_argument("--epochs", type=positive, default=4, help="epochs whose first batches are timed, at the start")
+    parser.add_argument(
+        "--drain", type=positive, default=32, help="batches of a turn that are not timed"
+    )
+    parser.add_argument(
+        "--epochs",
+        type=positive,
+        default=4,
+        help="epochs whose first batches are timed, at the start",
+    )
     parser.add_argument("--path", choices=PATHS, default=TURBO, help="how ours decodes")
-    parser.add_argument("--peer-path", choices=PATHS, default=PILLOW, help="how the DataLoaders decode")
+    parser.add_argument(
+        "--peer-path", choices=PATHS, default=PILLOW, help="how the DataLoaders decode"
+    )
     parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
     parser.add_argument("--shards", type=positive, default=8, help="of the corpus")
-    parser.add_argument("--store", type=positive, default=2 << 30, help="bytes of Ray's object store")
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept")
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--store", type=positive, default=2 << 30, help="bytes of Ray's object store"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept"
+    )
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a run"
+    )
     args = parser.parse_args(argv)
     corpus = make_corpus(args.folder, args.samples, args.shards)
     described = {**origin(), "corpus": {"samples": corpus.samples, "bytes": corpus.nbytes}}

@@ -21,9 +21,9 @@ from typing import Any
 import ray
 
 import rayingest as ri
-from rayingest.observe.watch import LoaderWatch
-from rayingest.plan.durations import Durations
-from rayingest.plan.metrics import COUNTED, DURATIONS, NODES, Figures
+from rayingest.monitor.watch import LoaderWatch
+from rayingest.plan.figures.histogram import Histogram
+from rayingest.plan.figures.metrics import COUNTED, DURATIONS, NODES, Figures
 
 MOST = 0.01
 COUNTED_A_BATCH = 4
@@ -32,14 +32,28 @@ COUNTED_A_BATCH = 4
 
 def main() -> int:
     """Print the medians with and without, what looking and counting cost, and their share; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slices", type=int, default=40, help="with metrics, and as many without them")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each slice: a look is taken in each")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 32], help="from which a look has figures")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--slices", type=int, default=40, help="with metrics, and as many without them"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of each slice: a look is taken in each"
+    )
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[1, 32], help="from which a look has figures"
+    )
     options = parser.parse_args()
-    ray.init("local", num_cpus=3, object_store_memory=200 << 20, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        "local",
+        num_cpus=3,
+        object_store_memory=200 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     slices: dict[bool, list[float]] = {True: [], False: []}
-    tick, add = LoaderWatch.tick, Durations.add
+    tick, add = LoaderWatch.tick, Histogram.add
     with tempfile.TemporaryDirectory() as name:
         lines = "".join(f'{{"i": {i}}}\n' for i in range(20_000))
         (Path(name) / "a.jsonl").write_text(lines)
@@ -50,20 +64,28 @@ def main() -> int:
             for number in range(2 * options.slices):
                 on = number % 4 in {0, 3}
                 LoaderWatch.tick = tick if on else lambda self: None  # type: ignore[method-assign]
-                Durations.add = add if on else lambda self, seconds: None  # type: ignore[method-assign]
+                Histogram.add = add if on else lambda self, seconds: None  # type: ignore[method-assign]
                 slices[on].append(cpu_a_batch(batches, options.seconds))
-            Durations.add = add  # type: ignore[method-assign]
+            Histogram.add = add  # type: ignore[method-assign]
             looks = {nodes: cost_of_a_look(loader, nodes) for nodes in options.nodes}
     ray.shutdown()
     with_, without = (1e3 * statistics.median(slices[on]) for on in (True, False))
     halves = [1e3 * statistics.median(slices[False][half::2]) for half in (0, 1)]
     counts = COUNTED_A_BATCH * cost_of_a_count()
-    print(f"CPU of the training process a batch: {with_:.3f} ms with metrics, {without:.3f} ms without")
-    print(f"without, every other slice: {halves[0]:.3f} ms and {halves[1]:.3f} ms: so much is noise")
-    print(f"counting a batch's durations costs {1e6 * counts:.2f} us: {1e3 * counts / without:.2%} of its CPU")
+    print(
+        f"CPU of the training process a batch: {with_:.3f} ms with metrics, {without:.3f} ms without"
+    )
+    print(
+        f"without, every other slice: {halves[0]:.3f} ms and {halves[1]:.3f} ms: so much is noise"
+    )
+    print(
+        f"counting a batch's durations costs {1e6 * counts:.2f} us: {1e3 * counts / without:.2%} of its CPU"
+    )
     shares = {nodes: look + 1e3 * counts / without for nodes, look in looks.items()}
     for nodes, look in looks.items():
-        print(f"{nodes} node(s): a look costs {1e3 * look:.3f} ms of CPU; once a second, and with counting where a CPU")
+        print(
+            f"{nodes} node(s): a look costs {1e3 * look:.3f} ms of CPU; once a second, and with counting where a CPU"
+        )
         print(f"    does nothing but batches: {shares[nodes]:.2%} of it")
     return 0 if max(shares.values()) <= MOST else 1
 
@@ -79,7 +101,7 @@ def cpu_a_batch(batches: Iterator[Any], seconds: float) -> float:
 
 def cost_of_a_count(times: int = 100_000) -> float:
     """Seconds of this thread's CPU."""
-    durations = Durations()
+    durations = Histogram()
     begun = time.thread_time()
     for _ in range(times):
         durations.add(0.02)
@@ -111,7 +133,9 @@ def grown(figures: Figures, by: int, nodes: int) -> Figures:
 
 def _more(figures: Figures, by: int) -> dict[str, Any]:
     counted = {name: value + by for name, value in figures.items() if name in COUNTED}
-    durations = {name: [count + by for count in figures[name]] for name in DURATIONS if name in figures}
+    durations = {
+        name: [count + by for count in figures[name]] for name in DURATIONS if name in figures
+    }
     return {**figures, **counted, **durations}
 
 

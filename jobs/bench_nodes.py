@@ -45,7 +45,11 @@ def rate(take: Callable[[], Any], seconds: float) -> float:
 def over_nodes(data: ri.Dataset, nodes: int, seconds: float) -> tuple[int, float]:
     """One rank on a cluster of its own; returns decoders and rate."""
     workers = DECODERS * nodes
-    with cluster_of(nodes, DECODERS), ri.Pool(workers=workers) as pool, data.loader(pool=pool) as loader:
+    with (
+        cluster_of(nodes, DECODERS),
+        ri.Pool(workers=workers) as pool,
+        data.loader(pool=pool) as loader,
+    ):
         batches = iter(loader)
         while sum(member.role == "decoder" for member in pool.members) < workers:
             next(batches)
@@ -58,7 +62,9 @@ def over_ranks(data: ri.Dataset, ranks: int, seconds: float) -> tuple[int, float
     ready = threading.Barrier(ranks)
 
     def train(rank: int) -> None:
-        with data.loader(rank=rank, world_size=ranks, workers=1, max_bytes=32 << 20, start_timeout=300) as loader:
+        with data.loader(
+            rank=rank, world_size=ranks, workers=1, max_bytes=32 << 20, start_timeout=300
+        ) as loader:
             batches = iter(loader)
             next(batches)
             ready.wait(300)
@@ -75,26 +81,49 @@ def over_ranks(data: ri.Dataset, ranks: int, seconds: float) -> tuple[int, float
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=15, help="of each case that are timed")
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a run"
+    )
     options = parser.parse_args()
     described = origin()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
-        pq.write_table(pa.table({"i": range(ROWS)}), Path(folder) / "part.parquet", row_group_size=500)
+        pq.write_table(
+            pa.table({"i": range(ROWS)}), Path(folder) / "part.parquet", row_group_size=500
+        )
 
         def data(global_batch: int) -> ri.Dataset:
             source = ri.read_parquet(f"{folder}/part.parquet", index=f"{folder}/index")
-            return source.map(sleep).shuffle(seed=0, window=8192, lanes=global_batch // BATCH).batch(global_batch)
+            return (
+                source.map(sleep)
+                .shuffle(seed=0, window=8192, lanes=global_batch // BATCH)
+                .batch(global_batch)
+            )
 
-        for what, cases, measure in (("nodes", (1, 2, 4), over_nodes), ("ranks", (1, 16), over_ranks)):
+        for what, cases, measure in (
+            ("nodes", (1, 2, 4), over_nodes),
+            ("ranks", (1, 16), over_ranks),
+        ):
             base: float | None = None
             for number in cases:
-                decoders, found = measure(data(BATCH * (number if what == "ranks" else 1)), number, options.seconds)
+                decoders, found = measure(
+                    data(BATCH * (number if what == "ranks" else 1)), number, options.seconds
+                )
                 base = found if base is None else base
-                row = {"what": what, "number": number, "decoders": decoders, "rate": round(found, 1)}
-                row |= {"to_sleep": round(found * SAMPLE_SECONDS / decoders, 3), "to_linear": found / base / number}
+                row = {
+                    "what": what,
+                    "number": number,
+                    "decoders": decoders,
+                    "rate": round(found, 1),
+                }
+                row |= {
+                    "to_sleep": round(found * SAMPLE_SECONDS / decoders, 3),
+                    "to_linear": found / base / number,
+                }
                 rows.append(row)
                 print(json.dumps(row), flush=True)
     append_row(options.json, {**described, "rows": rows})

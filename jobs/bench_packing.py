@@ -41,14 +41,14 @@ from bench_rows import positive
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import rayingest as ri
-from rayingest.plan.budget import Budget
-from rayingest.plan.grouped import GroupedPlanner
-from rayingest.plan.grouped_order import GroupedOrder
-from rayingest.plan.groups import Grouping
-from rayingest.plan.order import Order
-from rayingest.plan.packing import Packing
-from rayingest.plan.planner import Planner
-from rayingest.plan.view import View
+from rayingest.plan.order.bins import Grouping
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.packed import GroupedPlanner
+from rayingest.plan.order.packed_order import GroupedOrder
+from rayingest.plan.order.packing import Packing
+from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.subset import View
+from rayingest.plan.order.token_budget import Budget
 
 ROWS, LENGTH, RANKS = 16, 2048, 8
 DRAINED = 40
@@ -57,7 +57,9 @@ FILES = 8
 
 def draw(count: int, longest: int) -> np.ndarray:
     """Lengths with a long tail."""
-    return np.random.default_rng(0).lognormal(np.log(150), 1, count).clip(1, longest).astype(np.uint16)
+    return (
+        np.random.default_rng(0).lognormal(np.log(150), 1, count).clip(1, longest).astype(np.uint16)
+    )
 
 
 def plan(samples: int, window: int) -> None:
@@ -74,17 +76,23 @@ def plan(samples: int, window: int) -> None:
         took = time.process_time() - begun
         for ordinal in steps:
             of_ranks = lengths[ordinal].reshape(RANKS, -1).astype(np.int64)
-            taken, padded = taken + int(of_ranks.sum()), padded + int(of_ranks.max(1).sum()) * of_ranks.shape[1]
+            taken, padded = (
+                taken + int(of_ranks.sum()),
+                padded + int(of_ranks.max(1).sum()) * of_ranks.shape[1],
+            )
         print(f"{name:>34} {taken / padded:>7.1%} {'':>17} {1000 * took / len(steps):>10.2f}")
     groupings: list[tuple[str, Grouping, int]] = [
-        (f"batches of {budget:,} padded tokens", Budget(budget, RANKS), RANKS) for budget in (8192, 32_768)
+        (f"batches of {budget:,} padded tokens", Budget(budget, RANKS), RANKS)
+        for budget in (8192, 32_768)
     ]
     for length in (2048, 8192):
         groupings += [(f"rows of {length:,}, cut", Packing(length, cut=True), ROWS)]
         groupings += [(f"rows of {length:,}, best fit", Packing(length, cut=False), ROWS)]
     for name, grouping, batch in groupings:
         of = np.minimum(lengths, grouping.limit)
-        order = GroupedOrder.over(view, of, grouping, batch=batch, partial="drop", seed=1, window=window)
+        order = GroupedOrder.over(
+            view, of, grouping, batch=batch, partial="drop", seed=1, window=window
+        )
         begun = time.process_time()
         grouped = GroupedPlanner(data, order, of, 0, RANKS)
         counted = time.process_time() - begun
@@ -135,7 +143,9 @@ class Packed(IterableDataset):  # type: ignore[type-arg]
             while held >= size:
                 tokens = np.concatenate(parts)
                 begins = np.cumsum([0, *map(len, parts)])
-                begins = np.unique(np.concatenate([begins[begins < size], np.arange(0, size + 1, LENGTH)]))
+                begins = np.unique(
+                    np.concatenate([begins[begins < size], np.arange(0, size + 1, LENGTH)])
+                )
                 lengths = np.diff(begins)
                 first = np.searchsorted(begins, begins[:-1] // LENGTH * LENGTH)
                 yield {
@@ -159,7 +169,9 @@ def speed(megabytes: int, workers: int, rounds: int, batches: int) -> None:
         data = documents.pack(LENGTH, field="tokens").shuffle(1).batch(ROWS)
         begun = time.perf_counter()
         loader = data.loader(workers=workers, rank=0, world_size=1)
-        print(f"{total:,} tokens; index and lengths, or what was kept of them: {time.perf_counter() - begun:.1f} s")
+        print(
+            f"{total:,} tokens; index and lengths, or what was kept of them: {time.perf_counter() - begun:.1f} s"
+        )
         peer: Any = DataLoader(
             Packed(sorted(Path(folder).glob("*.jsonl"))),
             batch_size=None,
@@ -176,8 +188,13 @@ def speed(megabytes: int, workers: int, rounds: int, batches: int) -> None:
             rate, cpu = (statistics.median(column) for column in zip(*turns, strict=True))
             print(f"{name:>12} {rate / 1e6:8.2f} M tokens/s {cpu:8.3f} CPU s per M tokens")
         for place, what in ((0, "as fast"), (1, "as much CPU")):
-            ratios = [a[place] / b[place] for a, b in zip(shown["rayingest"], shown["DataLoader"], strict=True)]
-            print(f"rayingest beside DataLoader: {statistics.median(ratios):.2f} times {what} (median of rounds)")
+            ratios = [
+                a[place] / b[place]
+                for a, b in zip(shown["rayingest"], shown["DataLoader"], strict=True)
+            ]
+            print(
+                f"rayingest beside DataLoader: {statistics.median(ratios):.2f} times {what} (median of rounds)"
+            )
 
 
 def endless(loader: ri.Loader) -> Iterator[Any]:

@@ -26,9 +26,9 @@ import time
 
 import numpy as np
 
-from rayingest.plan.manifest import Manifest, ShardBlocks
-from rayingest.plan.order import Order
-from rayingest.plan.planner import Planner
+from rayingest.plan.order.manifest import Manifest, ShardBlocks
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.planner import Planner
 
 BLOCK = 256
 
@@ -42,13 +42,22 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     args = parser.parse_args()
     data = uniform(args.samples // BLOCK)
-    lengths = np.random.default_rng(0).lognormal(np.log(150), 1, data.num_samples).clip(1, 8192).astype(np.uint16)
+    lengths = (
+        np.random.default_rng(0)
+        .lognormal(np.log(150), 1, data.num_samples)
+        .clip(1, 8192)
+        .astype(np.uint16)
+    )
     print(f"{'lanes':>6} {'order':>9} {'padding':>8} {'imbalance':>10} {'ms a step':>10}")
     for lanes in (1, 8, 32):
         order = Order.resolve(data, batch=args.batch, seed=1, window=args.window, lanes=lanes)
         for name, by in (("naive", None), ("bucketed", lengths)):
-            padding, imbalance, seconds = measured(Planner(data, order, lengths=by), lengths, args.ranks)
-            print(f"{lanes:>6} {name:>9} {padding:>8.1%} {imbalance:>10.2f} {1000 * seconds:>10.2f}")
+            padding, imbalance, seconds = measured(
+                Planner(data, order, lengths=by), lengths, args.ranks
+            )
+            print(
+                f"{lanes:>6} {name:>9} {padding:>8.1%} {imbalance:>10.2f} {1000 * seconds:>10.2f}"
+            )
 
 
 def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, float, float]:
@@ -62,14 +71,20 @@ def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, 
         taken += int(of_ranks.sum())
         padded += int(longest.sum()) * of_ranks.shape[1]
         imbalance.append(longest.max() / longest.mean())
-    return 1 - taken / padded, float(np.mean(imbalance)), (time.perf_counter() - begun) / planner.order.full_steps
+    return (
+        1 - taken / padded,
+        float(np.mean(imbalance)),
+        (time.perf_counter() - begun) / planner.order.full_steps,
+    )
 
 
 def uniform(blocks: int) -> Manifest:
     """One shard of equal blocks."""
     begin = np.arange(blocks, dtype=np.int64)
     samples = np.full(blocks, BLOCK, np.int64)
-    return Manifest.join("mem://", ["a"], [blocks], [""], [ShardBlocks(begin, begin + 1, samples, samples * 600)])
+    return Manifest.join(
+        "mem://", ["a"], [blocks], [""], [ShardBlocks(begin, begin + 1, samples, samples * 600)]
+    )
 
 
 if __name__ == "__main__":

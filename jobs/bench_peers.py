@@ -62,8 +62,16 @@ class Case:
 SLOW = "Hugging Face, defaults"
 """Takes most of a millisecond for a row of a table, so a turn of hundreds of batches of them would take minutes."""
 CASES = {
-    "images": Case(images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 64, 48),
-    "tokens": Case(tables.token_rows, 16, 4 * tables.TOKENS, tables.FORKED | tables.FORKED_OF_TOKENS, tables.ON_RAY),
+    "images": Case(
+        images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 64, 48
+    ),
+    "tokens": Case(
+        tables.token_rows,
+        16,
+        4 * tables.TOKENS,
+        tables.FORKED | tables.FORKED_OF_TOKENS,
+        tables.ON_RAY,
+    ),
     "tabular": Case(
         tables.float_columns,
         1024,
@@ -84,7 +92,10 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
         for makers in (case.forked, case.on_ray):
             if makers is case.on_ray:
                 ray.init(
-                    "local", num_cpus=2 * args.workers + 2, object_store_memory=args.store, include_dashboard=False
+                    "local",
+                    num_cpus=2 * args.workers + 2,
+                    object_store_memory=args.store,
+                    include_dashboard=False,
                 )
             for name in [name for name in names if name in makers]:
                 made = makers[name](data, args.workers)
@@ -115,7 +126,12 @@ def take_epoch(contestant: Contestant, batch: int) -> Turn:
     seconds = time.perf_counter() - begun
     cpu_after, mine_after = cpu_seconds()
     samples = batches * batch
-    return Turn(samples / seconds, 1e3 * (cpu_after - cpu) / samples, 1e3 * (mine_after - mine) / samples, first)
+    return Turn(
+        samples / seconds,
+        1e3 * (cpu_after - cpu) / samples,
+        1e3 * (mine_after - mine) / samples,
+        first,
+    )
 
 
 def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
@@ -126,7 +142,9 @@ def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
     return {
         name: {
             "ratio": spread([turn.rate / one.rate for turn, one in zip(some, base, strict=True)]),
-            "cpu_ratio": spread([one.cpu_ms / max(turn.cpu_ms, 1e-6) for turn, one in zip(some, base, strict=True)]),
+            "cpu_ratio": spread(
+                [one.cpu_ms / max(turn.cpu_ms, 1e-6) for turn, one in zip(some, base, strict=True)]
+            ),
             "mb_per_second": spread([turn.rate * row_bytes / 1e6 for turn in some]),
             "cpu_us": spread([1e3 * turn.cpu_ms for turn in some]),
             "first_batch": spread([turn.hand_over for turn in some]),
@@ -150,9 +168,14 @@ def report(case: str, figures: dict[str, Any], warning: str = "") -> str:
     """The figures for people, between two lines of a warning if there is one."""
     lines = [f"{case:24} rate to DataLoader      CPU, DataLoader to it   MB/s  CPU us a sample"]
     for name, of in figures.items():
-        ratios = [f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})" for r in (of["ratio"], of["cpu_ratio"])]
+        ratios = [
+            f"{r['median']:.2f} ({r['q1']:.2f} to {r['q3']:.2f})"
+            for r in (of["ratio"], of["cpu_ratio"])
+        ]
         rest = f"{of['mb_per_second']['median']:6.0f} {of['cpu_us']['median']:8.1f}"
-        begun = f"   whole epochs, first batch after {of['first_batch']['median']:.1f} s" * (name in WHOLE)
+        begun = f"   whole epochs, first batch after {of['first_batch']['median']:.1f} s" * (
+            name in WHOLE
+        )
         lines.append(f"{name:24} {ratios[0]:23} {ratios[1]:20} {rest}{begun}")
     return "\n".join([warning, *lines, warning] if warning else lines)
 
@@ -161,27 +184,41 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--only", nargs="+", choices=NAMES, help="these, and the DataLoader; all by default")
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, help="these, and the DataLoader; all by default"
+    )
     parser.add_argument("--rounds", type=positive, default=5, help="turns of each contestant")
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument("--batches", type=positive, help="timed in a turn")
     parser.add_argument("--drain", type=positive, help="batches of a turn that are not timed")
-    parser.add_argument("--store", type=positive, default=6 << 30, help="bytes of Ray's store, for several loaders")
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a case")
+    parser.add_argument(
+        "--store", type=positive, default=6 << 30, help="bytes of Ray's store, for several loaders"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept"
+    )
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a case"
+    )
     args = parser.parse_args(argv)
     for name in args.cases:
         if missing := [one for one in args.only or () if one not in CASES[name].names]:
-            parser.error(f"{name} has no loader {' / '.join(missing)}, only {' / '.join(CASES[name].names)}")
+            parser.error(
+                f"{name} has no loader {' / '.join(missing)}, only {' / '.join(CASES[name].names)}"
+            )
     for name in args.cases:
         usual, described = CASES[name], origin(*DISTRIBUTIONS)
-        case = replace(usual, batches=args.batches or usual.batches, drain=args.drain or usual.drain)
+        case = replace(
+            usual, batches=args.batches or usual.batches, drain=args.drain or usual.drain
+        )
         names = list(dict.fromkeys([PEER, *(args.only or case.names)]))
         if {LITDATA, MOSAIC} & {*names}:
             described["versions"] |= versions(ELSEWHERE)
         figures, warning = summarise(run(case, names, args), case.row_bytes), too_short(case, usual)
         print(report(name, figures, warning))
-        append_row(args.json, {**described, "case": name, "short": bool(warning), "contestants": figures})
+        append_row(
+            args.json, {**described, "case": name, "short": bool(warning), "contestants": figures}
+        )
         ray.shutdown()  # last: what Ray Data leaves running may end the process when Ray is gone
 
 

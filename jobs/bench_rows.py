@@ -61,10 +61,18 @@ def origin(*distributions: str) -> dict[str, Any]:
     """What the figures hang on: command, commit, machine, load, and versions, of these distributions too. Raises
     SystemExit where one is not installed.
     """
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    models = [
+        line
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    changed = subprocess.run(
+        [*git, "status", "--porcelain"], capture_output=True, text=True, check=False
+    ).stdout
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -72,7 +80,10 @@ def origin(*distributions: str) -> dict[str, Any]:
         "cpu": models[0].split(":")[1].strip() if models else platform.processor(),
         "cores": os.cpu_count(),
         "load_before": os.getloadavg()[0],
-        "versions": {"python": platform.python_version(), **_versions({*DISTRIBUTIONS, *distributions})},
+        "versions": {
+            "python": platform.python_version(),
+            **_versions({*DISTRIBUTIONS, *distributions}),
+        },
     }
 
 
@@ -81,4 +92,6 @@ def _versions(distributions: set[str]) -> dict[str, str]:
         return {name: version(name) for name in sorted(distributions)}
     except PackageNotFoundError as error:
         python, command = ".venv-peers/bin/python", " ".join(sys.argv)
-        raise SystemExit(f"{error.name} is not installed here: make bench-env, then {python} {command}") from error
+        raise SystemExit(
+            f"{error.name} is not installed here: make bench-env, then {python} {command}"
+        ) from error

@@ -32,19 +32,30 @@ from bench_rows import ROOT, append_row, origin, positive, row_file
 from store_watch import StoreWatch
 from tqdm import tqdm
 
-from rayingest.cluster.site import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
+from rayingest.execute.cluster.node_info import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
 
 OURS = "rayingest"
-MAKERS = {OURS: partial(peer_images.ours, window=1024, lanes=8), "Ray Data": peer_images.RayDataEpochs}
+MAKERS = {
+    OURS: partial(peer_images.ours, window=1024, lanes=8),
+    "Ray Data": peer_images.RayDataEpochs,
+}
 MB = 1_000_000
 BATCH_BYTES = peer_images.BATCH * math.prod(peer_images.SHAPE)
 
 
 def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """One of them, in this process, on a cluster of its own: take a batch, sleep, and so on, but not for ever."""
-    os.environ.setdefault(FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS))  # as in clusters that rayingest starts
+    os.environ.setdefault(
+        FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS)
+    )  # as in clusters that rayingest starts
     data = peer_images.corpus(args.folder)
-    ray.init("local", num_cpus=4, object_store_memory=args.store_mb * MB, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        "local",
+        num_cpus=4,
+        object_store_memory=args.store_mb * MB,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     taken: list[float] = []
     with StoreWatch() as watch:
         contestant = Contestant(name, MAKERS[name](data, args.workers))
@@ -67,13 +78,17 @@ def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
     }
     if name == OURS:
         figures["max_mb"] = contestant.loader.stats()["max_bytes"] / MB
-        figures["within"] = watch.peak <= figures["max_mb"] * MB and not watch.spilled and not watch.fallback
+        figures["within"] = (
+            watch.peak <= figures["max_mb"] * MB and not watch.spilled and not watch.fallback
+        )
     return figures
 
 
 def report(figures: dict[str, dict[str, Any]], args: argparse.Namespace) -> str:
     """The figures for people."""
-    lines = [f"{args.sleep} s for each batch of {BATCH_BYTES / MB:.1f} MB, store of {args.store_mb} MB"]
+    lines = [
+        f"{args.sleep} s for each batch of {BATCH_BYTES / MB:.1f} MB, store of {args.store_mb} MB"
+    ]
     lines.append(f"{'':12} batches  seconds  peak MB  spilled MB  fallback MB")
     for name, of in figures.items():
         held = f"{of['peak_mb']:8.0f} {of['spilled_mb']:11.0f} {of['fallback_mb']:12.0f}"
@@ -84,13 +99,21 @@ def report(figures: dict[str, dict[str, Any]], args: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line: runs itself for each of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sleep", type=float, default=0.5, help="seconds of the consumer for each batch")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sleep", type=float, default=0.5, help="seconds of the consumer for each batch"
+    )
     parser.add_argument("--batches", type=positive, default=80)
     parser.add_argument("--store-mb", type=positive, default=300, help="of Ray's object store")
-    parser.add_argument("--limit", type=float, default=120, help="seconds after which no more is waited for")
+    parser.add_argument(
+        "--limit", type=float, default=120, help="seconds after which no more is waited for"
+    )
     parser.add_argument("--workers", type=positive, default=2)
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept"
+    )
     parser.add_argument("--json", type=row_file, help="append the results to this file as a line")
     parser.add_argument("--one", choices=MAKERS, help=argparse.SUPPRESS)
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -85,7 +85,11 @@ Turns = dict[str, dict[str, list[Turn]]]
 
 
 def take(
-    batches: Iterator[Any], count: int, at_once: int, most: float, clock: Callable[[], float] = time.perf_counter
+    batches: Iterator[Any],
+    count: int,
+    at_once: int,
+    most: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Stretch:
     """Take so many batches, `at_once` of them after each other, or fewer when so many seconds have gone by."""
     begun, taken, seconds, work = clock(), 0, 0.0, 0.0
@@ -111,7 +115,11 @@ def take_turn(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
         if isinstance(loader, ri.Loader):
             loader.close()
     told = {key: (after[key] - before[key]) / timed.seconds for key in TOLD if key in after}
-    return Turn(timed.batches * args.batch / timed.seconds, timed.worked / timed.seconds / args.workers, told)
+    return Turn(
+        timed.batches * args.batch / timed.seconds,
+        timed.worked / timed.seconds / args.workers,
+        told,
+    )
 
 
 def take_pass(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
@@ -148,14 +156,21 @@ def run(places: Mapping[str, Far], indexes: Path, args: argparse.Namespace) -> T
                 f", {turn.told['bytes_read'] / 1e6:.0f} MB/s, {turn.told['read_seconds']:.1f} reads under way, "
                 f"waits for reads {turn.told['stall_read_seconds']:.1%}"
             )
-            tqdm.write(f"round {number}, {name}, {place}: {turn.rate:.0f}/s, workers busy {turn.busy:.1%}{more or ''}")
+            tqdm.write(
+                f"round {number}, {name}, {place}: {turn.rate:.0f}/s, workers busy {turn.busy:.1%}{more or ''}"
+            )
     return turns
 
 
 def in_turn(rounds: int, names: Sequence[str], places: Sequence[str]) -> list[tuple[int, str, str]]:
     """Round, contestant and place of every turn: all places of one after each other, there and back again."""
     ways = (places, places[::-1])
-    return [(number, name, place) for number in range(rounds) for name in names for place in ways[number % 2]]
+    return [
+        (number, name, place)
+        for number in range(rounds)
+        for name in names
+        for place in ways[number % 2]
+    ]
 
 
 def summarise(turns: Turns) -> dict[str, dict[str, Any]]:
@@ -166,9 +181,13 @@ def summarise(turns: Turns) -> dict[str, dict[str, Any]]:
         name: {
             place: {
                 "samples_per_second": spread([turn.rate for turn in some]),
-                "kept": spread([turn.rate / near.rate for turn, near in zip(some, of[LOCAL], strict=True)]),
+                "kept": spread(
+                    [turn.rate / near.rate for turn, near in zip(some, of[LOCAL], strict=True)]
+                ),
                 "busy": spread([turn.busy for turn in some]),
-                "kept_busy": spread([turn.busy / near.busy for turn, near in zip(some, of[LOCAL], strict=True)]),
+                "kept_busy": spread(
+                    [turn.busy / near.busy for turn, near in zip(some, of[LOCAL], strict=True)]
+                ),
             }
             for place, some in of.items()
         }
@@ -187,27 +206,37 @@ def report(figures: Mapping[str, Mapping[str, Any]]) -> str:
             )
             rate, busy = figure["samples_per_second"]["median"], figure["busy"]["median"]
             short = "  TOO SHORT: was made in advance" * (busy > BUSIEST)
-            lines.append(f"{name:20} {place:9} {rate:9.0f}  {kept:23} {busy:12.1%}  {as_busy}{short}")
+            lines.append(
+                f"{name:20} {place:9} {rate:9.0f}  {kept:23} {busy:12.1%}  {as_busy}{short}"
+            )
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--delay-ms", type=int, nargs="+", default=[0, 20, 100])
-    parser.add_argument("--peers", nargs="*", choices=[*PEERS], help="other loaders too, by name or all of them")
+    parser.add_argument(
+        "--peers", nargs="*", choices=[*PEERS], help="other loaders too, by name or all of them"
+    )
     parser.add_argument("--work-ms", type=float, default=2.0, help="of a sample")
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument("--shards", type=positive, default=40)
     parser.add_argument("--samples", type=positive, default=512, help="of a shard")
     parser.add_argument("--bytes", type=positive, default=60_000, help="of a sample")
     parser.add_argument("--batch", type=positive, default=32)
-    parser.add_argument("--window", type=positive, default=1024, help="samples that rayingest mixes")
+    parser.add_argument(
+        "--window", type=positive, default=1024, help="samples that rayingest mixes"
+    )
     parser.add_argument("--skip", type=int, default=96, help="batches of a turn that are not timed")
     parser.add_argument("--batches", type=positive, default=96, help="timed in a turn")
     parser.add_argument("--most", type=float, default=6.0, help="seconds of either part of a turn")
     parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument("--json", type=row_file, help="append the results to this file, one line a run")
+    parser.add_argument(
+        "--json", type=row_file, help="append the results to this file, one line a run"
+    )
     args = parser.parse_args(argv)
     described = origin(*(DISTRIBUTIONS if args.peers is not None else ()))
     if args.peers is not None:
@@ -220,15 +249,29 @@ def main(argv: Sequence[str] | None = None) -> None:
             at = {LOCAL: str(folder), **{f"{ms} ms": f"{address}/{ms}" for ms in args.delay_ms}}
             work, example = Work(args.work_ms / 1e3), folder / shards[0]
             places = {
-                place: Far(tuple(f"{where}/{shard}" for shard in shards), example, work, args.batch, args.workers)
+                place: Far(
+                    tuple(f"{where}/{shard}" for shard in shards),
+                    example,
+                    work,
+                    args.batch,
+                    args.workers,
+                )
                 for place, where in at.items()
             }
             env = {"env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'jobs'}"}}
             cpus = 2 * args.workers + 1  # our decoders wait while Ray Data's turn is
-            ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, runtime_env=env)
+            ray.init(
+                "local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                runtime_env=env,
+            )
             figures = summarise(run(places, Path(name), args))
     sizes = f"{args.shards} shards of {args.samples * args.bytes / 1e6:.0f} MB, {args.samples} samples each"
-    print(f"{sizes}; {args.work_ms:g} ms of work a sample, {args.workers} workers, load {described['load_before']:.1f}")
+    print(
+        f"{sizes}; {args.work_ms:g} ms of work a sample, {args.workers} workers, load {described['load_before']:.1f}"
+    )
     print(report(figures))
     append_row(args.json, {**described, "data": sizes, "contestants": figures})
     ray.shutdown()

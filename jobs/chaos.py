@@ -69,14 +69,23 @@ def work(seconds: float, sample: dict[str, Any], rng: np.random.Generator) -> di
 def dataset(url: str, seconds: float, storage_options: dict[str, Any]) -> Any:
     """The description; the same for both runs but for where the data lies and how slow it is."""
     data = ri.read_webdataset(url, block_bytes=8192, storage_options=storage_options)
-    return data.map(partial(work, seconds)).shuffle(seed=5, window=160).batch(GLOBAL_BATCH, partial="pad")
+    return (
+        data.map(partial(work, seconds))
+        .shuffle(seed=5, window=160)
+        .batch(GLOBAL_BATCH, partial="pad")
+    )
 
 
 def rows(batch: dict[str, Any]) -> list[tuple[int, str]]:
     """(ordinal, digest of the fields) of each row."""
     names = sorted(set(batch) - {"__index__"})
     return [
-        (int(ordinal), hashlib.sha256(b"".join(np.asarray(batch[name][row]).tobytes() for name in names)).hexdigest())
+        (
+            int(ordinal),
+            hashlib.sha256(
+                b"".join(np.asarray(batch[name][row]).tobytes() for name in names)
+            ).hexdigest(),
+        )
         for row, ordinal in enumerate(batch["__index__"])
     ]
 
@@ -85,7 +94,13 @@ class Mischief:
     """What is done to the cluster, and when: at steps drawn beforehand from the seed."""
 
     def __init__(
-        self, cluster: Cluster, node_args: dict[str, Any], steps: int, kills: int, losses: int, seed: int
+        self,
+        cluster: Cluster,
+        node_args: dict[str, Any],
+        steps: int,
+        kills: int,
+        losses: int,
+        seed: int,
     ) -> None:
         rng = self._rng = random.Random(seed)
         self._cluster, self._node_args = cluster, node_args
@@ -107,7 +122,12 @@ class Mischief:
             self.died.add(chosen.name)
         elif what == "lose":
             node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
-            self.died.update(member.name for pool in pools for member in pool.members if member.node == node.node_id)
+            self.died.update(
+                member.name
+                for pool in pools
+                for member in pool.members
+                if member.node == node.node_id
+            )
             self._cluster.remove_node(node, allow_graceful=False)
             self._nodes.append(self._cluster.add_node(**self._node_args))
         else:
@@ -115,7 +135,9 @@ class Mischief:
         self.done[what] += 1
 
 
-def disturbed(options: argparse.Namespace, folder: Path, notes: Path) -> tuple[Stream, dict[str, Any]]:
+def disturbed(
+    options: argparse.Namespace, folder: Path, notes: Path
+) -> tuple[Stream, dict[str, Any]]:
     """The stream over Ray with everything going wrong, and what was done and said."""
     chaos_storage.register()
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
@@ -138,7 +160,12 @@ def _disturbed(
     steps = options.epochs * -(-options.samples // GLOBAL_BATCH)
     node_args = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_log_monitor": False}
     mischief = Mischief(cluster, node_args, steps, options.kills, options.node_losses, options.seed)
-    storage = {"fail": 0.05, "hang": 0.02, "hang_seconds": options.hang_seconds, "notes": str(notes)}
+    storage = {
+        "fail": 0.05,
+        "hang": 0.02,
+        "hang_seconds": options.hang_seconds,
+        "notes": str(notes),
+    }
     data = dataset(f"chaos://{folder}/*.tar", options.work_ms / 1000, storage)
     pools = [ri.Pool(workers=2) for _ in range(RANKS)]
     given = {"world_size": RANKS, "epochs": options.epochs, "max_bytes": options.max_bytes}
@@ -154,7 +181,9 @@ def _disturbed(
                 mischief.step(len(seen), pools)
                 bar.update()
     idle_dead, alive = who_answers(pools)
-    until = time.monotonic() + options.hang_seconds + 5  # for answers that nobody waits for any more, and their counts
+    until = (
+        time.monotonic() + options.hang_seconds + 5
+    )  # for answers that nobody waits for any more, and their counts
     while any(loader.stats()["reads_under_way"] for loader in loaders) and time.monotonic() < until:
         time.sleep(0.1)
     stats = [loader.stats() for loader in loaders]
@@ -178,7 +207,9 @@ def _disturbed(
         "died": len(mischief.died),
         "idle_dead": len(idle_dead),
         **storage_faults(faults, alive, options.hang_seconds),
-        "long_reads": sum(long_reads(stat["read_durations"], options.hang_seconds) for stat in stats),
+        "long_reads": sum(
+            long_reads(stat["read_durations"], options.hang_seconds) for stat in stats
+        ),
         "longest_step_s": round(longest, 2),
         **told,
     }
@@ -197,7 +228,9 @@ def who_answers(pools: list[ri.Pool]) -> tuple[set[str], set[int]]:
 
 def main() -> int:
     """Run both, compare, report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--kills", type=int, default=20)
@@ -206,7 +239,10 @@ def main() -> int:
     parser.add_argument("--work-ms", type=float, default=10.0)
     parser.add_argument("--hang-seconds", type=float, default=20.0)
     parser.add_argument(
-        "--max-bytes", type=int, default=300_000, help="a window's, so that there is always work to lose"
+        "--max-bytes",
+        type=int,
+        default=300_000,
+        help="a window's, so that there is always work to lose",
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:

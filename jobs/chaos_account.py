@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from rayingest.plan.durations import BOUNDS
+from rayingest.plan.figures.histogram import BOUNDS
 
 FAIL, HANG = "fail", "hang"
 STARTING_ON_A_NODE = 4
@@ -44,7 +44,9 @@ def storage_faults(faults: Iterable[Fault], alive: Set[int], hang_seconds: float
     failed = [fault for fault in told if fault.what == FAIL]
     hung = [fault for fault in told if fault.what == HANG]
     sure = sorted((fault.pid, fault.at) for fault in hung if fault.pid in alive)
-    apart = sum(pid != before or at > then + hang_seconds for (before, then), (pid, at) in pairwise(sure))
+    apart = sum(
+        pid != before or at > then + hang_seconds for (before, then), (pid, at) in pairwise(sure)
+    )
     return {
         "reads_failed": len(failed),
         "reads_failed_sure": sum(fault.pid in alive for fault in failed),
@@ -69,12 +71,20 @@ def faults_unaccounted(report: Mapping[str, Any]) -> list[str]:
     """
     missing = []
     noticed, lost = report["died"] - report["idle_dead"], report["workers_lost"]
-    most = report["died"] + STARTING_ON_A_NODE * report["nodes_lost"] + BESIDE_THE_DEAD * report["killed"]
+    most = (
+        report["died"]
+        + STARTING_ON_A_NODE * report["nodes_lost"]
+        + BESIDE_THE_DEAD * report["killed"]
+    )
     if not noticed <= lost <= most:
         missing.append(f"workers_lost: {lost}, and {noticed} to {most} were")
     retries = report["storage_retries"]
     if not report["reads_failed_sure"] <= retries <= report["reads_failed"]:
-        missing.append(f"storage_retries: {retries}, of {report['reads_failed_sure']} to {report['reads_failed']}")
+        missing.append(
+            f"storage_retries: {retries}, of {report['reads_failed_sure']} to {report['reads_failed']}"
+        )
     if report["long_reads"] < report["long_reads_sure"]:
-        missing.append(f"long_reads: {report['long_reads']}, and {report['long_reads_sure']} at least were")
+        missing.append(
+            f"long_reads: {report['long_reads']}, and {report['long_reads_sure']} at least were"
+        )
     return missing

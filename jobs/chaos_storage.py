@@ -23,13 +23,20 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
     cachable = False
 
     def __init__(
-        self, fail: float = 0.0, hang: float = 0.0, hang_seconds: float = 20.0, notes: str = "", **_: Any
+        self,
+        fail: float = 0.0,
+        hang: float = 0.0,
+        hang_seconds: float = 20.0,
+        notes: str = "",
+        **_: Any,
     ) -> None:
         super().__init__()
         self._local = LocalFileSystem()
         self._fail, self._hang, self._hang_seconds, self._notes = fail, hang, hang_seconds, notes
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
         """A read, if all is well."""
         drawn = random.random()
         if drawn < self._fail:
@@ -58,7 +65,9 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
     def _note(self, what: str) -> None:
         if self._notes:
             descriptor = os.open(self._notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            role = "reader" if b"Reader" in Path("/proc/self/cmdline").read_bytes() else "other"  # as Ray calls it
+            role = (
+                "reader" if b"Reader" in Path("/proc/self/cmdline").read_bytes() else "other"
+            )  # as Ray calls it
             os.write(descriptor, f"{what} {os.getpid()} {time.time():.3f} {role}\n".encode())
             os.close(descriptor)
 

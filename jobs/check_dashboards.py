@@ -42,8 +42,8 @@ import ray
 from slow_files import SlowFiles
 
 import rayingest as ri
-from rayingest.observe import plots
-from rayingest.observe.top import Board, scrape, table
+from rayingest.tools.probe import plots
+from rayingest.tools.top import Board, scrape, table
 
 ROOT = Path(__file__).parents[1]
 DASHBOARD = ROOT / "infra/grafana/rayingest.json"
@@ -58,19 +58,38 @@ PROMETHEUS = ROOT / "infra/prometheus/prometheus.yml"
 DISCOVERY = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - Ray's own
 SECONDS = 60.0
 SHOWN_SECONDS = 60
-UNITS = {"percentunit": "part", "s": "s", "ops": "a second", "Bps": "bytes/s", "bytes": "bytes", "short": "how many"}
+UNITS = {
+    "percentunit": "part",
+    "s": "s",
+    "ops": "a second",
+    "Bps": "bytes/s",
+    "bytes": "bytes",
+    "short": "how many",
+}
 """Grafana's names, in words."""
-CHROMIUM = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000")
+CHROMIUM = (
+    "chromium",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--virtual-time-budget=20000",
+)
 
 
 def main() -> int:
     """Run the checks; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the panels and of Ray's dashboard")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pictures", type=Path, help="a folder for pictures of the panels and of Ray's dashboard"
+    )
     pictures = parser.parse_args().pictures
     lacking = [name for name in ("prometheus", "chromium") if shutil.which(name) is None]
     if lacking:
-        print(f"not checked: {', '.join(lacking)} is not installed (apt-get install prometheus chromium)")
+        print(
+            f"not checked: {', '.join(lacking)} is not installed (apt-get install prometheus chromium)"
+        )
         return 1
     folder = Path(tempfile.mkdtemp(prefix="ri-"))  # a short path: Ray puts sockets below it
     try:
@@ -90,7 +109,13 @@ def main() -> int:
             if pictures is not None:
                 time.sleep(max(0.0, begun + SHOWN_SECONDS - time.monotonic()))
                 draw_panels(address, folder, pictures / "panels.png")
-                picture(f"http://{context.dashboard_url}/#/actors", folder, pictures / "ray_actors.png", 1600, 760)
+                picture(
+                    f"http://{context.dashboard_url}/#/actors",
+                    folder,
+                    pictures / "ray_actors.png",
+                    1600,
+                    760,
+                )
         return 0 if panels and actors and shown else 1
     finally:
         ray.shutdown()
@@ -119,11 +144,18 @@ def training(folder: Path) -> Iterator[None]:
                 info = tarfile.TarInfo(f"{shard}-{i}.txt")
                 info.size = 1000
                 tar.addfile(info, BytesIO(b"x" * 1000))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(UnsteadyFiles, directory=str(folder)))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(UnsteadyFiles, directory=str(folder))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     urls = f"http://127.0.0.1:{server.server_port}/0/{{0..3}}.tar"  # no delay
     cache = {"cache_dir": folder / "cache", "cache_bytes": 10 << 20}
-    data = ri.read_webdataset(urls, index=folder, block_bytes=4096, **cache).map(work).shuffle(1).batch(20)
+    data = (
+        ri.read_webdataset(urls, index=folder, block_bytes=4096, **cache)
+        .map(work)
+        .shuffle(1)
+        .batch(20)
+    )
     stop = threading.Event()
 
     def loop() -> None:
@@ -153,7 +185,11 @@ def work(sample: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def prometheus(folder: Path) -> Iterator[str]:
     """A Prometheus that scrapes this cluster every second; gives its address."""
-    config = PROMETHEUS.read_text().replace(DISCOVERY, str(folder / "ray" / Path(DISCOVERY).name)).replace("10s", "1s")
+    config = (
+        PROMETHEUS.read_text()
+        .replace(DISCOVERY, str(folder / "ray" / Path(DISCOVERY).name))
+        .replace("10s", "1s")
+    )
     (folder / "prometheus.yml").write_text(config)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -176,7 +212,9 @@ def check_panels(address: str) -> bool:
     """Whether the queries of all panels give data; says which do."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     waiting = {
-        (panel["title"], target["expr"].removesuffix(OR_NOTHING)) for panel in panels for target in panel["targets"]
+        (panel["title"], target["expr"].removesuffix(OR_NOTHING))
+        for panel in panels
+        for target in panel["targets"]
     }
     job = ray.get_runtime_context().get_job_id()
     deadline = time.monotonic() + SECONDS
@@ -213,7 +251,9 @@ def ask(address: str, what: str, expression: str, **how: float) -> list[dict[str
 def get(address: str, what: str, asked: dict[str, Any]) -> Any:
     """The data that Prometheus' API gives, None before it has started."""
     try:
-        with urllib.request.urlopen(f"{address}/api/v1/{what}?{urllib.parse.urlencode(asked)}", timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(  # noqa: S310
+            f"{address}/api/v1/{what}?{urllib.parse.urlencode(asked)}", timeout=5
+        ) as answer:
             return json.load(answer)["data"]
     except OSError:
         return None
@@ -223,7 +263,11 @@ def query(address: str, expression: str) -> list[str]:
     """`labels value` of each series, [] where there is none or a value is no number yet."""
     result = ask(address, "query", expression)
     series = [(" ".join(one["metric"].values()), float(one["value"][1])) for one in result]
-    return [] if any(math.isnan(value) for _, value in series) else [f"{name} {value:.3g}" for name, value in series]
+    return (
+        []
+        if any(math.isnan(value) for _, value in series)
+        else [f"{name} {value:.3g}" for name, value in series]
+    )
 
 
 def draw_panels(address: str, folder: Path, path: Path) -> None:
@@ -233,15 +277,21 @@ def draw_panels(address: str, folder: Path, path: Path) -> None:
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         named: dict[str, list[tuple[float, float]]] = {}
         for target in panel["targets"]:
-            for one in ask(address, "query_range", target["expr"], start=now - SHOWN_SECONDS, end=now, step=1):
+            for one in ask(
+                address, "query_range", target["expr"], start=now - SHOWN_SECONDS, end=now, step=1
+            ):
                 name = target["legendFormat"]
                 for label, value in one["metric"].items():
                     name = name.replace(f"{{{{{label}}}}}", value)
                 points = [(float(at) - now, float(value)) for at, value in one["values"]]
-                if one["metric"] or "{{" not in name:  # a nothing that is drawn where there is nothing else
+                if (
+                    one["metric"] or "{{" not in name
+                ):  # a nothing that is drawn where there is nothing else
                     named[name] = [(at, value) for at, value in points if not math.isnan(value)]
         unit = UNITS[panel["fieldConfig"]["defaults"]["unit"]]
-        picture_of = plots.lines(named, {at: str(at) for at in range(-SHOWN_SECONDS, 1, 15)}, f"{unit}, over seconds")
+        picture_of = plots.lines(
+            named, {at: str(at) for at in range(-SHOWN_SECONDS, 1, 15)}, f"{unit}, over seconds"
+        )
         drawn.append(f"<figure><h3>{html.escape(panel['title'])}</h3>{picture_of}</figure>")
     style = "body{max-width:none;display:grid;grid-template-columns:1fr 1fr}figure{margin:0}h3{margin:0}"
     page = folder / "panels.html"
@@ -271,10 +321,17 @@ def check_actors(dashboard: str, folder: Path) -> bool:
     """Whether Ray's dashboard shows our reader and decoders by name, alive."""
     names = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     ours = sorted(name for name in names if name.startswith("rayingest:") and "decoder" in name)
-    command = [*CHROMIUM, f"--user-data-dir={folder / 'chromium'}", "--dump-dom", f"{dashboard}/#/actors"]
+    command = [
+        *CHROMIUM,
+        f"--user-data-dir={folder / 'chromium'}",
+        "--dump-dom",
+        f"{dashboard}/#/actors",
+    ]
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        page = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120).stdout
+        page = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=120
+        ).stdout
         if ours and all(name in page for name in ours):
             print(f"Ray's dashboard shows {', '.join(ours)}, ALIVE: {page.count('ALIVE') > 0}")
             return "ALIVE" in page

@@ -22,14 +22,19 @@ def write_shards(folder: Path) -> None:
     """Write `train-*.tar` and `held-out-*.tar` into the folder, unless it is there: aside, then renamed."""
     if folder.exists():
         return
-    from sklearn.datasets import load_digits  # large, and of no use to the workers that import this for `shift`
+    from sklearn.datasets import (
+        load_digits,  # large, and of no use to the workers that import this for `shift`
+    )
 
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     aside.mkdir(parents=True)
     digits = load_digits()
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # they come as 0 to 16
     held_out = np.arange(len(pixels)) % 5 == 4
-    for part, numbers in {"train": np.flatnonzero(~held_out), "held-out": np.flatnonzero(held_out)}.items():
+    for part, numbers in {
+        "train": np.flatnonzero(~held_out),
+        "held-out": np.flatnonzero(held_out),
+    }.items():
         for shard, some in enumerate(np.array_split(numbers, SHARDS[part])):
             with tarfile.open(aside / f"{part}-{shard:03d}.tar", "w") as tar:
                 for number in some.tolist():

@@ -24,16 +24,26 @@ def connect(num_cpus: int, object_store_memory: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(logging_level=logging.WARNING)
         return
-    ray.init("local", num_cpus=num_cpus, object_store_memory=object_store_memory, logging_level=logging.WARNING)
+    ray.init(
+        "local",
+        num_cpus=num_cpus,
+        object_store_memory=object_store_memory,
+        logging_level=logging.WARNING,
+    )
 
 
 def run_name(folder: Path, name: str | None, resume: bool) -> str:
     """The run's name: given, the latest there is, or a new one. Raises ConfigError where there is no such run."""
-    there = sorted((log.parent for log in folder.glob(f"*/{STEPS}")), key=lambda run: (run / STEPS).stat().st_mtime)
+    there = sorted(
+        (log.parent for log in folder.glob(f"*/{STEPS}")),
+        key=lambda run: (run / STEPS).stat().st_mtime,
+    )
     if not resume:
         name = name or time.strftime("run-%Y%m%d-%H%M%S")
         if (folder / name).exists():
-            raise ri.ConfigError(f"the run {folder / name} is there already: --resume it, or give another --run")
+            raise ri.ConfigError(
+                f"the run {folder / name} is there already: --resume it, or give another --run"
+            )
         return name
     if name is None and not there:
         raise ri.ConfigError(f"--resume: there is no run in {folder}")

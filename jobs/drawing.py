@@ -21,7 +21,9 @@ class Scale:
 
     def at(self, value: float) -> float:
         """A value outside lies at the edge."""
-        share = math.log(min(max(value, self.low), self.high) / self.low) / math.log(self.high / self.low)
+        share = math.log(min(max(value, self.low), self.high) / self.low) / math.log(
+            self.high / self.low
+        )
         return self.begin + share * (self.end - self.begin)
 
 
@@ -40,4 +42,6 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
     """The picture, on white."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}"'
     paper = '<rect width="100%" height="100%" fill="#fff"/>'
-    return "\n".join([f'{head} font-family="sans-serif" font-size="12">', paper, *parts, "</svg>", ""])
+    return "\n".join(
+        [f'{head} font-family="sans-serif" font-size="12">', paper, *parts, "</svg>", ""]
+    )

@@ -41,10 +41,14 @@ class Given(Random):
 
 def main() -> None:
     """Fuzz for so many minutes, or replay one case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--memory", type=int, default=1024, help="MiB that a case may take")
-    parser.add_argument("--folder", type=Path, default=Path("runs/fuzz_tar"), help="for the corpus and the findings")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/fuzz_tar"), help="for the corpus and the findings"
+    )
     parser.add_argument("--replay", type=Path, help="read this case once instead")
     options = parser.parse_args()
     atheris = _atheris()
@@ -64,11 +68,23 @@ def main() -> None:
         corpus.mkdir(parents=True, exist_ok=True)
         for seed in range(_SEEDS):
             random = Random(seed)
-            for kind, rest in ((0x00, tar_reference.archive(random)), (0x60, tar_reference.archive(random))):
+            for kind, rest in (
+                (0x00, tar_reference.archive(random)),
+                (0x60, tar_reference.archive(random)),
+            ):
                 (corpus / f"valid-{kind}-{seed}").write_bytes(bytes([kind]) + rest)
             (corpus / f"damage-{seed}").write_bytes(b"\xff" + random.randbytes(400))
-        limits = [f"-max_total_time={options.minutes * 60:.0f}", f"-rss_limit_mb={options.memory}", "-timeout=30"]
-        files = [f"-artifact_prefix={options.folder}/", "-max_len=12000", "-len_control=0", "-print_final_stats=1"]
+        limits = [
+            f"-max_total_time={options.minutes * 60:.0f}",
+            f"-rss_limit_mb={options.memory}",
+            "-timeout=30",
+        ]
+        files = [
+            f"-artifact_prefix={options.folder}/",
+            "-max_len=12000",
+            "-len_control=0",
+            "-print_final_stats=1",
+        ]
         atheris.Setup([sys.argv[0], *limits, *files, str(corpus)], one)
         atheris.Fuzz()
 
@@ -90,7 +106,9 @@ def _atheris() -> ModuleType:
     try:
         import atheris
     except ImportError:
-        sys.exit("this needs atheris, which is not installed: pip install atheris (CPython 3.11 to 3.13 on Linux)")
+        sys.exit(
+            "this needs atheris, which is not installed: pip install atheris (CPython 3.11 to 3.13 on Linux)"
+        )
     return atheris  # type: ignore[no-any-return]
 
 

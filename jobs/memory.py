@@ -24,7 +24,7 @@ import ray
 from store_watch import StoreWatch
 
 import rayingest as ri
-from rayingest.cluster.site import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
+from rayingest.execute.cluster.node_info import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
 
 SAMPLE_BYTES = 50_000
 SHARD_SAMPLES = 200
@@ -47,11 +47,21 @@ def pixels(sample: dict[str, Any]) -> dict[str, Any]:
     return {"image": np.frombuffer(sample["bin"], np.uint8)[: 128 * 128 * 3].reshape(128, 128, 3)}
 
 
-def run(url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: float) -> dict[str, Any]:
+def run(
+    url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: float
+) -> dict[str, Any]:
     """Some loaders side by side on one pool, each taking a batch and sleeping."""
-    data = ri.read_webdataset(url, block_bytes=BLOCK_BYTES).map(pixels).shuffle(window=window, lanes=LANES).batch(64)
+    data = (
+        ri.read_webdataset(url, block_bytes=BLOCK_BYTES)
+        .map(pixels)
+        .shuffle(window=window, lanes=LANES)
+        .batch(64)
+    )
     with ri.Pool(workers=2) as pool:
-        made = [data.loader(rank=0, world_size=1, pool=pool, max_bytes=max_bytes) for _ in range(loaders)]
+        made = [
+            data.loader(rank=0, world_size=1, pool=pool, max_bytes=max_bytes)
+            for _ in range(loaders)
+        ]
         with StoreWatch() as watch:
             for _ in range(-(-steps // len(made[0]))):
                 for _batches in zip(*made, strict=True):
@@ -76,21 +86,45 @@ def run(url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: 
 
 def main() -> int:
     """One loader with room for its window, one without, and four."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--max-mb", type=int, default=40)
-    parser.add_argument("--times", type=int, default=20, help="the data is so many times the budget")
-    parser.add_argument("--sleep", type=float, default=0.02, help="seconds that the consumer sleeps after each batch")
+    parser.add_argument(
+        "--times", type=int, default=20, help="the data is so many times the budget"
+    )
+    parser.add_argument(
+        "--sleep",
+        type=float,
+        default=0.02,
+        help="seconds that the consumer sleeps after each batch",
+    )
     options = parser.parse_args()
     max_bytes = options.max_mb << 20
     samples = options.times * max_bytes // SAMPLE_BYTES
-    os.environ.setdefault(FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS))  # as in clusters that rayingest starts
-    ray.init("local", num_cpus=4, object_store_memory=6 * max_bytes, include_dashboard=False, log_to_driver=False)
+    os.environ.setdefault(
+        FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS)
+    )  # as in clusters that rayingest starts
+    ray.init(
+        "local",
+        num_cpus=4,
+        object_store_memory=6 * max_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     fits = max_bytes // 3 // SAMPLE_BYTES
     reports = []
     with tempfile.TemporaryDirectory(prefix="memory-") as folder:
         write_data(Path(folder), samples)
         for loaders, window in ((1, fits), (1, 4 * fits), (4, fits)):
-            report = run(f"{folder}/*.tar", loaders, max_bytes, window, samples // 64 // loaders, options.sleep)
+            report = run(
+                f"{folder}/*.tar",
+                loaders,
+                max_bytes,
+                window,
+                samples // 64 // loaders,
+                options.sleep,
+            )
             reports.append(report)
             print(json.dumps(report), flush=True)
     return 0 if all(report["within"] for report in reports) else 1

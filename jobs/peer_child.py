@@ -35,7 +35,10 @@ class Child:
     def __init__(self, name: str, at: tuple[str, str], files: Iterable[Path], workers: int) -> None:
         self.name = name
         command = [str(python()), __file__, *at, *map(str, files), f"--workers={workers}"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the transform: this package is not installed there
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+        }  # for the transform: this package is not installed there
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         self._process: subprocess.Popen[str] = subprocess.Popen(command, env=environment, **pipes)
 
@@ -50,7 +53,9 @@ class Child:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise RuntimeError(f"{self.name} has ended: exit status {self._process.wait(CLOSING_SECONDS)}")
+            raise RuntimeError(
+                f"{self.name} has ended: exit status {self._process.wait(CLOSING_SECONDS)}"
+            )
         return bool(json.loads(answer))
 
     def close(self) -> None:
@@ -75,7 +80,8 @@ def python() -> Path:
 def versions(distributions: Sequence[str]) -> dict[str, str]:
     """What is installed in the other environment."""
     code = (
-        "import json, sys; from importlib.metadata import version; print(json.dumps(list(map(version, sys.argv[1:]))))"
+        "import json, sys; from importlib.metadata import version; "
+        "print(json.dumps(list(map(version, sys.argv[1:]))))"
     )
     found = json.loads(subprocess.check_output([str(python()), "-c", code, *distributions]))
     return dict(zip(distributions, found, strict=True))
@@ -92,7 +98,9 @@ def serve(contestant: Any, orders: TextIO, answers: TextIO) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line of the other side."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("module")
     parser.add_argument("maker")
     parser.add_argument("files", type=Path, nargs="+")

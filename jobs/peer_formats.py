@@ -66,9 +66,17 @@ def litdata_images(shards: Files, workers: int) -> Any:
     from litdata import StreamingDataLoader, StreamingDataset, optimize
 
     def write(folder: Path) -> None:
-        optimize(samples, [(shard,) for shard in shards], str(folder), chunk_bytes=SHARD_BYTES, num_workers=1)
+        optimize(
+            samples,
+            [(shard,) for shard in shards],
+            str(folder),
+            chunk_bytes=SHARD_BYTES,
+            num_workers=1,
+        )
 
-    pictures = StreamingDataset(str(_made(shards, "litdata", write)), shuffle=True, seed=SEED, transform=_pair)
+    pictures = StreamingDataset(
+        str(_made(shards, "litdata", write)), shuffle=True, seed=SEED, transform=_pair
+    )
     return StreamingDataLoader(pictures, batch_size=IMAGES, **_options(workers))
 
 
@@ -88,7 +96,9 @@ def litdata_tokens(arrays: Files, workers: int) -> Any:
         )
 
     folder = str(_made(arrays, "litdata", write))
-    tokens = StreamingDataset(folder, item_loader=TokensLoader(block_size=TOKENS), shuffle=True, seed=SEED)
+    tokens = StreamingDataset(
+        folder, item_loader=TokensLoader(block_size=TOKENS), shuffle=True, seed=SEED
+    )
     return StreamingDataLoader(tokens, batch_size=ROWS, **_options(workers))
 
 

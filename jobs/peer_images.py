@@ -32,7 +32,11 @@ def corpus(folder: Path) -> Corpus:
 
 def torch_loader(data: Corpus, workers: int, kind: Any = DataLoader) -> Any:
     """A DataLoader, or one of its kind, over a map-style dataset."""
-    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": True, "drop_last": True}
+    options: dict[str, Any] = {
+        "num_workers": workers,
+        "persistent_workers": True,
+        "drop_last": True,
+    }
     return kind(TarImages(data.shards), batch_size=BATCH, shuffle=True, **options)
 
 
@@ -52,9 +56,18 @@ def web_loader(data: Corpus, workers: int) -> Any:
     import webdataset
 
     urls = list(map(str, data.shards))
-    stream = webdataset.WebDataset(urls, shardshuffle=len(urls), seed=SEED, nodesplitter=webdataset.split_by_node)
-    stream = stream.shuffle(BUFFER).to_tuple("jpg", "cls").map_tuple(_tensor, int).batched(BATCH, partial=False)
-    return webdataset.WebLoader(stream, batch_size=None, num_workers=workers, persistent_workers=True)
+    stream = webdataset.WebDataset(
+        urls, shardshuffle=len(urls), seed=SEED, nodesplitter=webdataset.split_by_node
+    )
+    stream = (
+        stream.shuffle(BUFFER)
+        .to_tuple("jpg", "cls")
+        .map_tuple(_tensor, int)
+        .batched(BATCH, partial=False)
+    )
+    return webdataset.WebLoader(
+        stream, batch_size=None, num_workers=workers, persistent_workers=True
+    )
 
 
 def _tensor(data: bytes) -> torch.Tensor:
@@ -71,10 +84,14 @@ def hugging_face_loader(data: Corpus, workers: int, tuned: bool, stateful: bool 
 
     features = Features({"jpg": Image(decode=False), "cls": Value("int64")})
     files = {"train": list(map(str, data.shards))}
-    stream = load_dataset("webdataset", data_files=files, split="train", streaming=True, features=features)
+    stream = load_dataset(
+        "webdataset", data_files=files, split="train", streaming=True, features=features
+    )
     # A state can be loaded only where no worker mixes fewer shards than the whole stream would.
     mixed = {"max_buffer_input_shards": len(data.shards) // workers} if stateful else {}
-    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER, **mixed).map(_hugging_face, remove_columns=["jpg", "cls"])
+    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER, **mixed).map(
+        _hugging_face, remove_columns=["jpg", "cls"]
+    )
     assert stream.num_shards % workers == 0  # else one of them is idle at the end of every epoch
     stream = stream if tuned else stream.with_format("torch")
     kind = _stateful() if stateful else DataLoader
@@ -101,7 +118,9 @@ class GrainEpochs:
         shards = data.shards if tuned else passes * data.shards
         samples = grain.MapDataset.source(TarImages(shards)).shuffle(seed=SEED).map(_numpy)
         if tuned:
-            options = grain.multiprocessing.MultiprocessingOptions(workers, per_worker_buffer_size=2)
+            options = grain.multiprocessing.MultiprocessingOptions(
+                workers, per_worker_buffer_size=2
+            )
             batches = samples.batch(BATCH, drop_remainder=True)
             self._steps = len(batches)
             self._data = (
@@ -111,7 +130,9 @@ class GrainEpochs:
             )
         else:
             options = grain.multiprocessing.MultiprocessingOptions(workers)
-            self._data = samples.to_iter_dataset().batch(BATCH, drop_remainder=True).mp_prefetch(options)
+            self._data = (
+                samples.to_iter_dataset().batch(BATCH, drop_remainder=True).mp_prefetch(options)
+            )
 
     def __iter__(self) -> Iterator[Any]:
         if self._batches is None or not self._steps:
@@ -149,7 +170,9 @@ class SpdlEpochs:
         from spdl.pipeline import PipelineBuilder
 
         builder = PipelineBuilder().add_source(np.random.permutation(len(self._images)).tolist())
-        builder = builder.pipe(self._images.__getitem__, concurrency=self._workers, output_order="input")
+        builder = builder.pipe(
+            self._images.__getitem__, concurrency=self._workers, output_order="input"
+        )
         builder = builder.aggregate(BATCH, drop_last=True).pipe(_stack).add_sink(2)
         pipeline = builder.build(num_threads=self._workers + 1)
         with pipeline.auto_stop():
@@ -157,7 +180,9 @@ class SpdlEpochs:
 
 
 def _stack(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
+    return torch.stack([image for image, _ in samples]), torch.tensor(
+        [label for _, label in samples]
+    )
 
 
 class RayDataEpochs:
@@ -171,16 +196,23 @@ class RayDataEpochs:
         import ray.data
 
         context = ray.data.DataContext.get_current()
-        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=workers)
+        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(
+            cpu=workers
+        )
         context.enable_progress_bars = False
         urls = passes * list(map(str, data.shards))
-        tars = ray.data.read_webdataset(urls, decoder=False, shuffle="files", override_num_blocks=len(urls))
+        tars = ray.data.read_webdataset(
+            urls, decoder=False, shuffle="files", override_num_blocks=len(urls)
+        )
         self._data = tars.map(_pair)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(
             self._data.iter_torch_batches(
-                batch_size=BATCH, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=BUFFER
+                batch_size=BATCH,
+                drop_last=True,
+                prefetch_batches=2,
+                local_shuffle_buffer_size=BUFFER,
             )
         )
 
@@ -191,7 +223,9 @@ def _pair(sample: dict[str, Any]) -> dict[str, Any]:
 
 def ours(data: Corpus, workers: int, path: str | None = "pillow", **shuffle: int) -> Any:
     """rayingest, by a decode path; None is the best."""
-    return our_loader(data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path, **shuffle)
+    return our_loader(
+        data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path, **shuffle
+    )
 
 
 FORKED: dict[str, Callable[[Corpus, int], Any]] = {
@@ -204,8 +238,12 @@ FORKED: dict[str, Callable[[Corpus, int], Any]] = {
     "Grain, defaults": partial(GrainEpochs, tuned=False),
     "Grain, tuned": partial(GrainEpochs, tuned=True),
     "SPDL": SpdlEpochs,
-    LITDATA: lambda data, workers: Child(LITDATA, ("peer_formats", "litdata_images"), data.shards, workers),
-    MOSAIC: lambda data, workers: Child(MOSAIC, ("peer_formats", "mosaic_images"), data.shards, workers),
+    LITDATA: lambda data, workers: Child(
+        LITDATA, ("peer_formats", "litdata_images"), data.shards, workers
+    ),
+    MOSAIC: lambda data, workers: Child(
+        MOSAIC, ("peer_formats", "mosaic_images"), data.shards, workers
+    ),
 }
 """Those with processes or threads of their own."""
 ON_RAY: dict[str, Callable[[Corpus, int], Any]] = {

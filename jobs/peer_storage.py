@@ -76,7 +76,9 @@ class Ranges(TorchDataset[float]):
 
     def __getitem__(self, index: int) -> float:
         shard, number = divmod(index, len(self._spans))
-        files, path = fsspec.core.url_to_fs(self._urls[shard])  # one for each process: it keeps its connections
+        files, path = fsspec.core.url_to_fs(
+            self._urls[shard]
+        )  # one for each process: it keeps its connections
         return self._work(files.cat_file(path, *self._spans[number]))
 
 
@@ -90,9 +92,17 @@ def web_loader(data: Far) -> Any:
     import webdataset
 
     stream = webdataset.WebDataset(
-        list(data.urls), shardshuffle=len(data.urls), seed=SEED, nodesplitter=webdataset.split_by_node
+        list(data.urls),
+        shardshuffle=len(data.urls),
+        seed=SEED,
+        nodesplitter=webdataset.split_by_node,
     )
-    stream = stream.shuffle(BUFFER).to_tuple("bin").map_tuple(data.work).batched(data.batch, partial=False)
+    stream = (
+        stream.shuffle(BUFFER)
+        .to_tuple("bin")
+        .map_tuple(data.work)
+        .batched(data.batch, partial=False)
+    )
     return webdataset.WebLoader(stream, batch_size=None, **_workers(data))
 
 
@@ -102,8 +112,12 @@ def hugging_face_loader(data: Far) -> Any:
 
     files = {"train": list(data.urls)}
     features = Features({"bin": Value("binary")})
-    stream = load_dataset("webdataset", data_files=files, split="train", streaming=True, features=features)
-    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER).map(data.work.row, remove_columns=["bin"])
+    stream = load_dataset(
+        "webdataset", data_files=files, split="train", streaming=True, features=features
+    )
+    stream = stream.shuffle(seed=SEED, buffer_size=BUFFER).map(
+        data.work.row, remove_columns=["bin"]
+    )
     return DataLoader(stream, data.batch, **_workers(data))
 
 
@@ -118,16 +132,23 @@ class RayDataEpochs:
         import ray.data
 
         context = ray.data.DataContext.get_current()
-        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=data.workers)
+        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(
+            cpu=data.workers
+        )
         context.enable_progress_bars = False
         urls = list(data.urls[:PASS])
-        tars = ray.data.read_webdataset(urls, decoder=False, shuffle="files", override_num_blocks=len(urls))
+        tars = ray.data.read_webdataset(
+            urls, decoder=False, shuffle="files", override_num_blocks=len(urls)
+        )
         self._data, self._batch = tars.map(data.work.row), data.batch
 
     def __iter__(self) -> Iterator[Any]:
         return iter(
             self._data.iter_torch_batches(
-                batch_size=self._batch, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=BUFFER
+                batch_size=self._batch,
+                drop_last=True,
+                prefetch_batches=2,
+                local_shuffle_buffer_size=BUFFER,
             )
         )
 

@@ -54,7 +54,9 @@ def token_rows(root: Path, files: int = 8, rows: int = 2048) -> Table:
         values = pa.array(rng.integers(0, 50_000, rows * TOKENS, dtype=np.int32))
         return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(values, TOKENS)})
 
-    return Table(_made(root / f"tokens-{files}-{rows}", files, part, 4 * TOKENS), 16, 4 * TOKENS, False)
+    return Table(
+        _made(root / f"tokens-{files}-{rows}", files, part, 4 * TOKENS), 16, 4 * TOKENS, False
+    )
 
 
 def float_columns(root: Path, files: int = 8, rows: int = 1 << 18) -> Table:
@@ -68,13 +70,17 @@ def float_columns(root: Path, files: int = 8, rows: int = 1 << 18) -> Table:
     return Table(_made(root / f"floats-{files}-{rows}", files, part, row), 1024, row, True)
 
 
-def _made(folder: Path, files: int, part: Callable[[np.random.Generator], pa.Table], row_bytes: int) -> Path:
+def _made(
+    folder: Path, files: int, part: Callable[[np.random.Generator], pa.Table], row_bytes: int
+) -> Path:
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
         making.mkdir(parents=True)
         for number in range(files):
             table = part(np.random.default_rng((SEED, number)))
-            pq.write_table(table, making / f"{number:03d}.parquet", row_group_size=GROUP_BYTES // row_bytes)
+            pq.write_table(
+                table, making / f"{number:03d}.parquet", row_group_size=GROUP_BYTES // row_bytes
+            )
         making.rename(folder)
     return folder
 
@@ -84,7 +90,9 @@ class InMemory(TorchDataset[Any]):
 
     def __init__(self, table: Table) -> None:
         whole = pq.read_table(table.files).combine_chunks()
-        self._columns = {name: _array(whole.column(name).combine_chunks()) for name in whole.column_names}
+        self._columns = {
+            name: _array(whole.column(name).combine_chunks()) for name in whole.column_names
+        }
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
@@ -128,7 +136,9 @@ def hugging_face_loader(table: Table, workers: int, tuned: bool) -> Any:
     stream = stream.shuffle(seed=SEED, buffer_size=1000).with_format("torch")
     options: dict[str, Any] = {"num_workers": workers, "persistent_workers": True}
     if tuned:
-        return DataLoader(stream.batch(table.batch, drop_last_batch=True), batch_size=None, **options)
+        return DataLoader(
+            stream.batch(table.batch, drop_last_batch=True), batch_size=None, **options
+        )
     return DataLoader(stream, batch_size=table.batch, drop_last=True, **options)
 
 
@@ -139,7 +149,9 @@ class RayDataEpochs:
         import ray.data
 
         context = ray.data.DataContext.get_current()
-        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=workers)
+        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(
+            cpu=workers
+        )
         context.enable_progress_bars = False
         self._data = ray.data.read_parquet(PASSES * table.files, shuffle="files")
         self._batch = table.batch
@@ -148,7 +160,10 @@ class RayDataEpochs:
         buffer = 16 * self._batch
         return iter(
             self._data.iter_torch_batches(
-                batch_size=self._batch, drop_last=True, prefetch_batches=2, local_shuffle_buffer_size=buffer
+                batch_size=self._batch,
+                drop_last=True,
+                prefetch_batches=2,
+                local_shuffle_buffer_size=buffer,
             )
         )
 
@@ -165,14 +180,21 @@ def token_arrays(table: Table) -> list[Path]:
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
         making.mkdir()
         for file in map(Path, table.files):
-            np.save(making / f"{file.stem}.npy", _array(pq.read_table(file).column("tokens").combine_chunks()))
+            np.save(
+                making / f"{file.stem}.npy",
+                _array(pq.read_table(file).column("tokens").combine_chunks()),
+            )
         making.rename(folder)
     return sorted(folder.glob("*.npy"))
 
 
 def our_loader(table: Table, workers: int) -> Any:
     """Ours."""
-    data = ri.read_parquet(table.files, index=table.folder.with_suffix(".index")).shuffle(seed=SEED).batch(table.batch)
+    data = (
+        ri.read_parquet(table.files, index=table.folder.with_suffix(".index"))
+        .shuffle(seed=SEED)
+        .batch(table.batch)
+    )
     return data.loader(workers=workers, device="cpu")
 
 
@@ -190,4 +212,7 @@ FORKED_OF_TOKENS: dict[str, Callable[[Table, int], Any]] = {
     MOSAIC: partial(elsewhere, name=MOSAIC, maker="mosaic_tokens"),
 }
 """And those of tokens alone."""
-ON_RAY: dict[str, Callable[[Table, int], Any]] = {"rayingest": our_loader, "Ray Data": RayDataEpochs}
+ON_RAY: dict[str, Callable[[Table, int], Any]] = {
+    "rayingest": our_loader,
+    "Ray Data": RayDataEpochs,
+}

@@ -54,12 +54,16 @@ PEERS = {
     "DataLoader again": Peer(images.torch_loader, ("torch",)),
     "StatefulDataLoader": Peer(images.stateful_loader, (STATEFUL,)),
     "WebDataset": Peer(images.web_loader, ("webdataset",)),
-    "Hugging Face": Peer(partial(images.hugging_face_loader, tuned=True, stateful=True), ("datasets", STATEFUL)),
+    "Hugging Face": Peer(
+        partial(images.hugging_face_loader, tuned=True, stateful=True), ("datasets", STATEFUL)
+    ),
     "Grain, defaults": Peer(partial(images.GrainEpochs, tuned=False, passes=1), ("grain",)),
     "Grain, tuned": Peer(partial(images.GrainEpochs, tuned=True), ("grain",)),
     "SPDL": Peer(images.SpdlEpochs, ("spdl.pipeline",)),
     images.LITDATA: Peer(
-        lambda data, workers: formats.litdata_images(data.shards, workers), ("litdata",), elsewhere=True
+        lambda data, workers: formats.litdata_images(data.shards, workers),
+        ("litdata",),
+        elsewhere=True,
     ),
     images.MOSAIC: Peer(
         lambda data, workers: formats.mosaic_images(data.shards, workers),
@@ -135,7 +139,9 @@ TURNS = {turn.__name__: turn for turn in (prepare, start, resume)}
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line; the answer is a file of JSON in `folder`, named as the turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=PEERS)
     parser.add_argument("turn", choices=TURNS)
     parser.add_argument("folder", type=Path)
@@ -152,11 +158,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         import ray
         from bench_loader import wait_until_idle
 
-        ray.init("local", num_cpus=args.workers + 2, object_store_memory=2 << 30, include_dashboard=False)
+        ray.init(
+            "local", num_cpus=args.workers + 2, object_store_memory=2 << 30, include_dashboard=False
+        )
         wait_until_idle()
     shown = TURNS[args.turn](partial(peer.make, corpus, args.workers), steps, args.folder)
     distributions = packages_distributions()
-    of = {name for library in peer.libraries for name in distributions.get(library.split(".")[0], ())}
+    of = {
+        name for library in peer.libraries for name in distributions.get(library.split(".")[0], ())
+    }
     answer = {**shown, "versions": {name: version(name) for name in sorted(of)}}
     (args.folder / f"{args.turn}.json").write_text(json.dumps(answer))
 

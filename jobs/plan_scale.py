@@ -21,9 +21,9 @@ import numpy as np
 from bench_rows import positive
 from tqdm import tqdm
 
-from rayingest.plan.manifest import Manifest, ShardBlocks
-from rayingest.plan.order import Order
-from rayingest.plan.planner import Planner
+from rayingest.plan.order.manifest import Manifest, ShardBlocks
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.planner import Planner
 
 SAMPLE_BYTES = 60_000
 LEAST_ROWS = 16
@@ -44,7 +44,9 @@ class Cost:
     longest_ms: float
 
 
-def made_up(blocks: int, samples_each: int, shards: int, sample_bytes: int = SAMPLE_BYTES) -> Manifest:
+def made_up(
+    blocks: int, samples_each: int, shards: int, sample_bytes: int = SAMPLE_BYTES
+) -> Manifest:
     """A manifest of equal blocks in equal shards; no data belongs to it."""
     each = blocks // shards
     begin = np.arange(each, dtype=np.int64) * samples_each * sample_bytes
@@ -72,7 +74,16 @@ def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int)
             planner.picks(epoch, step)
             times.append(1e3 * (time.process_time() - begun))
     grown, peak = resident_mib() - before, peak_mib() - peak_before
-    return Cost(world_size, batch, order.lanes, epoch_seconds, grown, peak, statistics.median(times), max(times))
+    return Cost(
+        world_size,
+        batch,
+        order.lanes,
+        epoch_seconds,
+        grown,
+        peak,
+        statistics.median(times),
+        max(times),
+    )
 
 
 def resident_mib() -> float:
@@ -92,7 +103,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--blocks", type=int, default=1_000_000)
     parser.add_argument("--samples-each", type=int, default=1_000, help="samples of a block")
     parser.add_argument("--shards", type=int, default=10_000)
-    parser.add_argument("--batch", type=int, default=2_048, help="samples of a global step, at least")
+    parser.add_argument(
+        "--batch", type=int, default=2_048, help="samples of a global step, at least"
+    )
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 64, 4_096])
     parser.add_argument("--steps", type=positive, default=2_000, help="steps to plan")
     args = parser.parse_args(argv)
@@ -102,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{data.num_blocks:,} blocks, {data.num_samples:,} samples, {len(data.paths):,} shards: the manifest takes "
         f"{resident_mib() - before:.0f} MiB, made up in {time.perf_counter() - begun:.1f} s"
     )
-    print("ranks   batch  lanes  first step of an epoch  memory stays (peak)  a step, median  longest")
+    print(
+        "ranks   batch  lanes  first step of an epoch  memory stays (peak)  a step, median  longest"
+    )
     for epoch, world_size in enumerate(args.world_sizes):
         batch = max(args.batch, LEAST_ROWS * world_size)
         cost = measure(data, world_size, batch, args.steps, epoch)

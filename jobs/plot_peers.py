@@ -31,11 +31,14 @@ def draw(rows: list[dict[str, Any]]) -> str:
         for name, of in row["contestants"].items():
             parts += _bar(name, of["ratio"], y)
             y += BAR
-        parts.insert(0, lines("".join(f"M{SCALE.at(tick):.1f} {begin + 8}V{y}" for tick in TICKS), GRID))
+        parts.insert(
+            0, lines("".join(f"M{SCALE.at(tick):.1f} {begin + 8}V{y}" for tick in TICKS), GRID)
+        )
         ticks = [f"{tick:g}" if tick >= 1 else f"1/{1 / tick:g}" for tick in TICKS]
         places = map(SCALE.at, TICKS)
         parts += [
-            text(x, y + 12, tick, text_anchor="middle", fill=WORDS) for x, tick in zip(places, ticks, strict=True)
+            text(x, y + 12, tick, text_anchor="middle", fill=WORDS)
+            for x, tick in zip(places, ticks, strict=True)
         ]
         y += GAP
     return page(LEFT + WIDTH + 60, y, parts)
@@ -49,14 +52,18 @@ def _bar(name: str, ratio: dict[str, float], y: float) -> list[str]:
     return [
         text(LEFT - 6, y + 12, name, text_anchor="end"),
         f'<rect x="{min(median, one):.1f}" y="{y}" width="{width:.1f}" height="{BAR - 4}" fill="{color}"/>',
-        lines(f"M{SCALE.at(ratio['q1']):.1f} {y + BAR / 2 - 2}H{SCALE.at(ratio['q3']):.1f}", "#000"),
+        lines(
+            f"M{SCALE.at(ratio['q1']):.1f} {y + BAR / 2 - 2}H{SCALE.at(ratio['q3']):.1f}", "#000"
+        ),
         text(max(median, one, SCALE.at(ratio["q3"])) + 6, y + 11, f"{ratio['median']:.2f}"),
     ]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", type=Path)
     parser.add_argument("picture", type=Path)
     options = parser.parse_args(argv)

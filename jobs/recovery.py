@@ -47,9 +47,13 @@ def sleep(sample: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def cluster_of(nodes: int, cpus: int) -> Iterator[tuple[Cluster, list[Any]]]:
     """A head without CPUs and so many nodes with some."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20}
+    )
     try:
-        made = [cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20) for _ in range(nodes)]
+        made = [
+            cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20) for _ in range(nodes)
+        ]
         paths = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=paths)
         yield cluster, made
@@ -70,7 +74,9 @@ def lose_a_node(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
     cluster.remove_node(node, allow_graceful=False)
 
 
-def seconds_until_back(taken: list[float], fault: float, steady: float, stretch: float) -> float | None:
+def seconds_until_back(
+    taken: list[float], fault: float, steady: float, stretch: float
+) -> float | None:
     """From the fault to the end of the first stretch behind it with 0.9 of the steady rate (samples a second)."""
     for i in range(bisect.bisect(taken, fault), len(taken)):
         first = bisect.bisect(taken, taken[i] - stretch)
@@ -80,7 +86,13 @@ def seconds_until_back(taken: list[float], fault: float, steady: float, stretch:
 
 
 def measure(
-    data: Any, what: str, harm: Callable[..., None], cluster: Cluster, nodes: list[Any], workers: int, stretch: float
+    data: Any,
+    what: str,
+    harm: Callable[..., None],
+    cluster: Cluster,
+    nodes: list[Any],
+    workers: int,
+    stretch: float,
 ) -> dict[str, Any]:
     """One fault in a run of its own."""
     with ri.Pool(workers=workers) as pool, data.loader(pool=pool, max_bytes=40 << 20) as loader:
@@ -118,15 +130,26 @@ def measure(
 
 def main() -> int:
     """Kill one of four decoders on two nodes; lose one of three nodes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=positive, default=3)
-    parser.add_argument("--stretch", type=float, default=2.0, help="seconds over which the rate is taken")
+    parser.add_argument(
+        "--stretch", type=float, default=2.0, help="seconds over which the rate is taken"
+    )
     options = parser.parse_args()
     within = True
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
-        table = pa.table({"i": np.arange(ROWS), "bytes": [np.random.default_rng(0).bytes(ROW_BYTES)] * ROWS})
+        table = pa.table(
+            {"i": np.arange(ROWS), "bytes": [np.random.default_rng(0).bytes(ROW_BYTES)] * ROWS}
+        )
         pq.write_table(table, f"{folder}/a.parquet", row_group_size=200)
-        data = ri.read_parquet(f"{folder}/*.parquet").map(sleep).shuffle(seed=1, window=4000).batch(BATCH)
+        data = (
+            ri.read_parquet(f"{folder}/*.parquet")
+            .map(sleep)
+            .shuffle(seed=1, window=4000)
+            .batch(BATCH)
+        )
         cases = [("decoder killed", kill_a_decoder, 2, 4), ("node lost", lose_a_node, 3, 4)]
         for what, harm, count, workers in cases:
             once = partial(measure, data, what, harm)
@@ -136,7 +159,9 @@ def main() -> int:
                     reports.append(once(cluster, nodes, workers, options.stretch))
                 print(json.dumps(reports[-1]), flush=True)
             times = [report["back_after"] or float("inf") for report in reports]
-            print(f"{what}: throughput is back after {statistics.median(times):.1f} s (limit {LIMITS[what]:.0f} s)")
+            print(
+                f"{what}: throughput is back after {statistics.median(times):.1f} s (limit {LIMITS[what]:.0f} s)"
+            )
             within &= statistics.median(times) < LIMITS[what]
     return 0 if within else 1
 

@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_rows import append_row, positive, row_file
 from plan_scale import made_up
 
-from rayingest.cluster.reader import THREADS
-from rayingest.plan import events as ev
-from rayingest.plan.dispatch import Dispatch, Limits
-from rayingest.plan.lateness import Lateness
-from rayingest.plan.order import Order
-from rayingest.plan.planner import Planner
+from rayingest.execute.cluster.reader import THREADS
+from rayingest.plan.dispatch import events as ev
+from rayingest.plan.dispatch.dispatch import Dispatch, Limits
+from rayingest.plan.dispatch.stragglers import Stragglers
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.planner import Planner
 
 FREE_SECONDS, LOOK_SECONDS = 2.0, 0.5
 SLOWER = 10
@@ -97,14 +97,17 @@ class Simulation:
     def __init__(self, world: World, planner: Planner, seed: int) -> None:
         self.world, self.planner, self.now = world, planner, 0.0
         manifest = planner.manifest
-        limits = Limits(max_bytes=world.max_bytes, ahead=max(16, 4096 // world.rows, planner.order.window_steps // 2))
+        limits = Limits(
+            max_bytes=world.max_bytes,
+            ahead=max(16, 4096 // world.rows, planner.order.window_steps // 2),
+        )
         self.dispatch = Dispatch(manifest.nbytes, limits, world.row_bytes)
         self.planning = self.dispatching = 0.0
         self.delivered: list[float] = []
         self.peak = 0
         self._sizes, self._rng = manifest.nbytes, random.Random(seed)
         self._numbers, self._coming = itertools.count(), list[_Happening]()
-        self._late = {ev.Read: Lateness(), ev.Decode: Lateness()}
+        self._late = {ev.Read: Stragglers(), ev.Decode: Stragglers()}
 
     def run(self, steps: int) -> list[float]:
         """The seconds that the loop waited for each step."""
@@ -135,13 +138,21 @@ class Simulation:
             yield ev.StepWork(picks.block, picks.until)
 
     def _later(self, seconds: float, *events: ev.Event, deed: str = "") -> None:
-        heapq.heappush(self._coming, _Happening(self.now + seconds, next(self._numbers), events, deed))
+        heapq.heappush(
+            self._coming, _Happening(self.now + seconds, next(self._numbers), events, deed)
+        )
 
     def _happen(self, happening: _Happening) -> None:
         if happening.deed == "look":
             self._later(LOOK_SECONDS, deed="look")
             if self.world.hedging:
-                self._tell(*(ev.Overdue(task) for late in self._late.values() for task in late.overdue(self.now)))
+                self._tell(
+                    *(
+                        ev.Overdue(task)
+                        for late in self._late.values()
+                        for task in late.overdue(self.now)
+                    )
+                )
             return
         for event in happening.events:
             if isinstance(event, ev.ReadDone):
@@ -189,7 +200,9 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
     planner.picks(0, 0)
     simulation = Simulation(world, planner, seed=world_size)
     waits = simulation.run(steps)[int(WARM_UP * steps) :]
-    covered = simulation.dispatch.backlog.walked * world.rows  # samples of the steps whose blocks were asked for
+    covered = (
+        simulation.dispatch.backlog.walked * world.rows
+    )  # samples of the steps whose blocks were asked for
     blocks_covered = covered / (data.num_samples / data.num_blocks)
     return Figures(
         world_size,
@@ -211,20 +224,33 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """World sizes without stragglers; then stragglers, with hedging and without."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=positive, default=10**9)
-    parser.add_argument("--sample-bytes", type=int, default=World.sample_bytes, help="of a sample as it is read")
+    parser.add_argument(
+        "--sample-bytes", type=int, default=World.sample_bytes, help="of a sample as it is read"
+    )
     parser.add_argument("--row-bytes", type=int, default=World.row_bytes, help="of a decoded one")
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 8, 64, 512, 4096])
     parser.add_argument("--steps", type=positive, default=1000)
-    parser.add_argument("--json", type=row_file, help="append the figures to this file, one line each")
+    parser.add_argument(
+        "--json", type=row_file, help="append the figures to this file, one line each"
+    )
     args = parser.parse_args(argv)
-    blocks = 1 << math.ceil(math.log2(max(2, min(1 << 20, args.samples * args.sample_bytes // (2 << 20)))))
+    blocks = 1 << math.ceil(
+        math.log2(max(2, min(1 << 20, args.samples * args.sample_bytes // (2 << 20))))
+    )
     data = made_up(blocks, args.samples // blocks, max(1, blocks // 128), args.sample_bytes)
     world = World(sample_bytes=args.sample_bytes, row_bytes=args.row_bytes)
     calm = [(size, world) for size in args.world_sizes]
-    rough = [(args.world_sizes[-1], replace(world, stragglers=0.02, hedging=hedging)) for hedging in (False, True)]
-    print("ranks   batch  lanes stragglers hedged  plan, dispatch a step reads/block  again  peak MiB waiting  hedges")
+    rough = [
+        (args.world_sizes[-1], replace(world, stragglers=0.02, hedging=hedging))
+        for hedging in (False, True)
+    ]
+    print(
+        "ranks   batch  lanes stragglers hedged  plan, dispatch a step reads/block  again  peak MiB waiting  hedges"
+    )
     for world_size, world in tqdm([*calm, *rough], leave=False):
         got = simulate(data, world, world_size, args.steps)
         print(

@@ -23,7 +23,9 @@ class SlowFiles(SimpleHTTPRequestHandler):
     """Files of a folder by byte ranges; each answer is as many milliseconds late as the first part of its path says."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else the body waits for the other side to have seen the head, up to 40 ms
+    disable_nagle_algorithm = (
+        True  # else the body waits for the other side to have seen the head, up to 40 ms
+    )
 
     def handle(self) -> None:
         """All requests of a connection; whoever asks may leave in the middle of an answer."""
@@ -68,7 +70,9 @@ class SlowFiles(SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a server of these files while it runs; behind it come the delay and a name: `/100/a.tar`."""
-    process = subprocess.Popen([sys.executable, __file__, folder], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, __file__, folder], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -94,7 +98,9 @@ def write_shards(folder: Path, shards: int, samples: int, nbytes: int) -> list[s
 
 def main() -> None:
     """Serve the folder that is named until ended; prints the port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SlowFiles, directory=sys.argv[1]))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(SlowFiles, directory=sys.argv[1])
+    )
     print(server.server_port, flush=True)
     server.serve_forever()
 

@@ -27,9 +27,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 import rayingest as ri
-from rayingest.observe.diagnose import WAIT_SHARE, Diagnosis, diagnose
-from rayingest.observe.top import Board, scrape, table
-from rayingest.plan.metrics import between
+from rayingest.monitor.diagnose import WAIT_SHARE, Diagnosis, diagnose
+from rayingest.plan.figures.metrics import between
+from rayingest.tools.top import Board, scrape, table
 
 BATCH, SAMPLE_SECONDS, STEP_SECONDS = 20, 0.005, 0.06
 FAST, TRIES = 3, 3
@@ -45,10 +45,19 @@ def work(slow: str, factor: float, sample: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Plant, look, take the node out, look again; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--factor", type=float, default=10.0, help="so many times as long a sample takes there")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--factor", type=float, default=10.0, help="so many times as long a sample takes there"
+    )
     parser.add_argument("--steps", type=int, default=100, help="from which a diagnosis is made")
-    parser.add_argument("--others", type=int, default=2, help="nodes of one decoder, besides the head and the slow one")
+    parser.add_argument(
+        "--others",
+        type=int,
+        default=2,
+        help="nodes of one decoder, besides the head and the slow one",
+    )
     options = parser.parse_args()
     quiet = {"include_log_monitor": False, "object_store_memory": 100 << 20}
     unused = {"include_dashboard": False, "_system_config": {"prestart_worker_first_driver": False}}
@@ -67,7 +76,9 @@ def main() -> int:
     return 0 if report["named"] and report["named_by_top"] and report["removed"] else 1
 
 
-def planted(cluster: Cluster, slow: Any, folder: Path, workers: int, factor: float, steps: int) -> dict[str, Any]:
+def planted(
+    cluster: Cluster, slow: Any, folder: Path, workers: int, factor: float, steps: int
+) -> dict[str, Any]:
     """What was said of the slow node before and after it was taken out."""
     (folder / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(4000)))
     data = ri.read_json(f"{folder}/a.jsonl", index=str(folder), block_bytes=512)

@@ -33,7 +33,12 @@ def write_data(folder: Path) -> None:
     """Small rows in a few Parquet files."""
     for shard in range(8):
         ids = np.arange(SAMPLES // 8) + shard * SAMPLES // 8
-        table = pa.table({"i": ids, "x": pa.FixedSizeListArray.from_arrays(np.repeat(ids, 8).astype(np.float32), 8)})
+        table = pa.table(
+            {
+                "i": ids,
+                "x": pa.FixedSizeListArray.from_arrays(np.repeat(ids, 8).astype(np.float32), 8),
+            }
+        )
         pq.write_table(table, folder / f"s-{shard}.parquet", row_group_size=500)
 
 
@@ -48,15 +53,25 @@ def look(processes: list[psutil.Process]) -> tuple[float, int]:
 def slopes(seen: list[tuple[int, float, int]]) -> tuple[float, float]:
     """Growth of memory and files per 10,000 steps, by least squares."""
     steps, memory, files = (np.array(column, float) for column in zip(*seen, strict=True))
-    return tuple(round(float(np.polyfit(steps / 10_000, column, 1)[0]), 3) for column in (memory, files))  # type: ignore[return-value]
+    return tuple(
+        round(float(np.polyfit(steps / 10_000, column, 1)[0]), 3) for column in (memory, files)
+    )  # type: ignore[return-value]
 
 
 def main() -> int:
     """Run, watch, report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100_000)
     options = parser.parse_args()
-    ray.init("local", num_cpus=4, object_store_memory=200 << 20, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        "local",
+        num_cpus=4,
+        object_store_memory=200 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     seen: dict[str, list[tuple[int, float, int]]] = {"trainer": [], "actors": []}
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
@@ -68,8 +83,14 @@ def main() -> int:
             tqdm(total=options.steps, disable=None) as bar,
         ):
             next(iter(loader))
-            pids = [ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid())) for member in pool.members]
-            watched = {"trainer": [psutil.Process()], "actors": [psutil.Process(pid) for pid in pids]}
+            pids = [
+                ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()))
+                for member in pool.members
+            ]
+            watched = {
+                "trainer": [psutil.Process()],
+                "actors": [psutil.Process(pid) for pid in pids],
+            }
             step = 0
             while step < options.steps:
                 for _batch in loader:
@@ -83,9 +104,15 @@ def main() -> int:
     report = {"steps": step, "seconds": round(time.monotonic() - begun, 1)}
     for who, looks in seen.items():
         memory, files = slopes(looks[len(looks) // 2 :])
-        report |= {f"{who}_mib_per_10k": memory, f"{who}_files_per_10k": files, f"{who}_mib": round(looks[-1][1], 1)}
+        report |= {
+            f"{who}_mib_per_10k": memory,
+            f"{who}_files_per_10k": files,
+            f"{who}_mib": round(looks[-1][1], 1),
+        }
     print(json.dumps(report))
-    flat = all(report[f"{who}_mib_per_10k"] < 1 and report[f"{who}_files_per_10k"] < 1 for who in seen)
+    flat = all(
+        report[f"{who}_mib_per_10k"] < 1 and report[f"{who}_files_per_10k"] < 1 for who in seen
+    )
     return 0 if flat else 1
 
 

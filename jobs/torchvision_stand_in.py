@@ -7,5 +7,10 @@ from unittest.mock import Mock
 
 import transformers  # noqa: F401 - which `streaming` imports too, and which asks whether torchvision is there
 
-NAMES = ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
+NAMES = (
+    "torchvision",
+    "torchvision.datasets",
+    "torchvision.transforms",
+    "torchvision.transforms.functional",
+)
 sys.modules.update({name: Mock(VisionDataset=object) for name in NAMES})

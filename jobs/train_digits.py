@@ -34,7 +34,7 @@ from torch import nn
 from torch.nn import functional
 
 import rayingest as ri
-from rayingest.config import Section
+from rayingest.api.config import Section
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -93,7 +93,9 @@ class Net(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Scores (N, 10) of the ten digits for images (N, 8, 8, 1)."""
-        return self.layers(images.reshape(len(images), 1, 8, 8))  # one channel, first or last, is the same memory
+        return self.layers(
+            images.reshape(len(images), 1, 8, 8)
+        )  # one channel, first or last, is the same memory
 
 
 def train(given: dict[str, Any]) -> None:
@@ -119,12 +121,20 @@ def train(given: dict[str, Any]) -> None:
                 loss = functional.cross_entropy(model(batch["image"]), batch["label"])
                 optimizer.zero_grad()
                 loss.backward()
-                optimizer.param_groups[0]["lr"] = settings.learning_rate * (0.5 + 0.5 * math.cos(math.pi * step / last))
+                optimizer.param_groups[0]["lr"] = settings.learning_rate * (
+                    0.5 + 0.5 * math.cos(math.pi * step / last)
+                )
                 optimizer.step()
                 log.add(step, loss, batch)
                 if step % settings.validate_every == 0 and step < last:
                     accuracy = measure(model, held_out)
-                    log.tell("step %d of %d: loss %.4f, accuracy %.2f %%", step, last, loss.item(), accuracy)
+                    log.tell(
+                        "step %d of %d: loss %.4f, accuracy %.2f %%",
+                        step,
+                        last,
+                        loss.item(),
+                        accuracy,
+                    )
                 if step % settings.checkpoint_every == 0 and step < last:
                     report(job, model, optimizer, loader, {"step": step})
                 if step == job.stop_after:
@@ -167,18 +177,28 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, loader: ri.Loade
 
 
 def report(
-    job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, loader: ri.Loader, figures: dict[str, float]
+    job: Job,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: ri.Loader,
+    figures: dict[str, float],
 ) -> None:
     """Give Ray Train the figures and a checkpoint: the weights are the same on all ranks, so rank 0 saves them."""
     if loader.rank:
         ray.train.report(figures)
         return
     with tempfile.TemporaryDirectory() as folder:
-        saved = {"model": plain(model).state_dict(), "optimizer": optimizer.state_dict(), "data": loader.state_dict()}
+        saved = {
+            "model": plain(model).state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "data": loader.state_dict(),
+        }
         torch.save(saved, Path(folder) / CHECKPOINT)
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         name = f"checkpoint_{done(loader):08d}"
-        ray.train.report(figures, checkpoint, checkpoint_dir_name=name, checkpoint_upload_fn=Publish(job.run))
+        ray.train.report(
+            figures, checkpoint, checkpoint_dir_name=name, checkpoint_upload_fn=Publish(job.run)
+        )
 
 
 @dataclass(frozen=True)
@@ -249,11 +269,20 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--config", default="configs/digits_cpu.yaml")
     parser.add_argument(
-        "--folder", type=Path, default=Path("runs/digits"), help="where runs are kept; shared by all nodes"
+        "--folder",
+        type=Path,
+        default=Path("runs/digits"),
+        help="where runs are kept; shared by all nodes",
     )
-    parser.add_argument("--run", help="the run's name; default: the date and time, or with --resume the latest")
-    parser.add_argument("--resume", action="store_true", help="go on behind the last checkpoint of a run")
-    parser.add_argument("--stop-after", type=int, metavar="STEP", help="end there as if killed, to try --resume")
+    parser.add_argument(
+        "--run", help="the run's name; default: the date and time, or with --resume the latest"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on behind the last checkpoint of a run"
+    )
+    parser.add_argument(
+        "--stop-after", type=int, metavar="STEP", help="end there as if killed, to try --resume"
+    )
     asked = parser.parse_args(arguments)
     config = ri.load_config(asked.config)
     settings = config.job_as(Settings)
@@ -274,7 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     trainer = TorchTrainer(
         train,
         train_loop_config={"job": job},
-        scaling_config=ray.train.ScalingConfig(num_workers=settings.ranks, resources_per_worker={"CPU": 1}),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=settings.ranks, resources_per_worker={"CPU": 1}
+        ),
         run_config=ray.train.RunConfig(
             name=name,
             storage_path=str(folder),

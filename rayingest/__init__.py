@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rayingest.errors import ConfigError, DataError, IngestError, StateError, WorkerError
 
 if TYPE_CHECKING:
-    from rayingest.cluster.pool import Pool
-    from rayingest.config import load_config
-    from rayingest.dataset import Dataset
-    from rayingest.following import stream
-    from rayingest.interop import from_ray, from_torch, from_torch_iterable
-    from rayingest.mixture import Mixture, mix
-    from rayingest.sources import (
+    from rayingest.api.config import load_config
+    from rayingest.api.dataset import Dataset
+    from rayingest.api.mixture import Mixture, mix
+    from rayingest.api.readers import (
         read_arrow,
         read_csv,
         read_files,
@@ -33,40 +30,43 @@ if TYPE_CHECKING:
         read_tfrecord,
         read_webdataset,
     )
+    from rayingest.api.readers.interop import from_ray, from_torch, from_torch_iterable
+    from rayingest.api.stream import stream
+    from rayingest.execute.cluster.pool import Pool
     from rayingest.trainer.loader import Loader
     from rayingest.transforms import images
     from rayingest.transforms.padding import Pad
-    from rayingest.transforms.text import Tokenize
+    from rayingest.transforms.text.tokenize import Tokenize
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Dataset": "rayingest.dataset",
+    "Dataset": "rayingest.api.dataset",
     "Loader": "rayingest.trainer.loader",
-    "Mixture": "rayingest.mixture",
+    "Mixture": "rayingest.api.mixture",
     "Pad": "rayingest.transforms.padding",
-    "Pool": "rayingest.cluster.pool",
-    "Tokenize": "rayingest.transforms.text",
-    "from_ray": "rayingest.interop",
-    "from_torch": "rayingest.interop",
-    "from_torch_iterable": "rayingest.interop",
-    "load_config": "rayingest.config",
-    "mix": "rayingest.mixture",
-    "read_arrow": "rayingest.sources",
-    "read_csv": "rayingest.sources",
-    "read_files": "rayingest.sources",
-    "read_hdf5": "rayingest.sources",
-    "read_images": "rayingest.sources",
-    "read_json": "rayingest.sources",
-    "read_lance": "rayingest.sources",
-    "read_litdata": "rayingest.sources",
-    "read_lmdb": "rayingest.sources",
-    "read_mds": "rayingest.sources",
-    "read_npy": "rayingest.sources",
-    "read_parquet": "rayingest.sources",
-    "read_tfrecord": "rayingest.sources",
-    "read_webdataset": "rayingest.sources",
-    "stream": "rayingest.following",
+    "Pool": "rayingest.execute.cluster.pool",
+    "Tokenize": "rayingest.transforms.text.tokenize",
+    "from_ray": "rayingest.api.readers.interop",
+    "from_torch": "rayingest.api.readers.interop",
+    "from_torch_iterable": "rayingest.api.readers.interop",
+    "load_config": "rayingest.api.config",
+    "mix": "rayingest.api.mixture",
+    "read_arrow": "rayingest.api.readers",
+    "read_csv": "rayingest.api.readers",
+    "read_files": "rayingest.api.readers",
+    "read_hdf5": "rayingest.api.readers",
+    "read_images": "rayingest.api.readers",
+    "read_json": "rayingest.api.readers",
+    "read_lance": "rayingest.api.readers",
+    "read_litdata": "rayingest.api.readers",
+    "read_lmdb": "rayingest.api.readers",
+    "read_mds": "rayingest.api.readers",
+    "read_npy": "rayingest.api.readers",
+    "read_parquet": "rayingest.api.readers",
+    "read_tfrecord": "rayingest.api.readers",
+    "read_webdataset": "rayingest.api.readers",
+    "stream": "rayingest.api.stream",
 }
 
 __all__ = [

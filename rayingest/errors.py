@@ -34,7 +34,13 @@ class DataError(IngestError):
         key: str | None = None,
         transient: bool = False,
     ) -> None:
-        self.reason, self.shard, self.offset, self.sample, self.key = reason, shard, offset, sample, key
+        self.reason, self.shard, self.offset, self.sample, self.key = (
+            reason,
+            shard,
+            offset,
+            sample,
+            key,
+        )
         self.transient = transient
         named = {"shard": shard, "offset": offset, "sample": sample, "key": key}
         where = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
@@ -46,7 +52,11 @@ class DataError(IngestError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = {"shard": self.shard, "offset": self.offset, "sample": self.sample, "key": self.key}
-        return _rebuild_data_error, (type(self), self.reason, {**place, "transient": self.transient})
+        return _rebuild_data_error, (
+            type(self),
+            self.reason,
+            {**place, "transient": self.transient},
+        )
 
 
 def _rebuild_data_error(kind: type[DataError], reason: str, rest: dict[str, Any]) -> DataError:

@@ -91,7 +91,9 @@ def wait_until() -> Callable[..., None]:
 
 
 @contextmanager
-def running_pool(workers: int, rank: int, world_size: int, wait_until: Callable[..., None]) -> Iterator[Any]:
+def running_pool(
+    workers: int, rank: int, world_size: int, wait_until: Callable[..., None]
+) -> Iterator[Any]:
     """A pool all of whose actors run: the decoders and a reader."""
     import rayingest as ri
 

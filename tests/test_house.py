@@ -15,49 +15,41 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "rayingest"
 
-FLOOR = {
-    "errors": -1,
+FLOORS = {
+    "errors": 0,
+    "util": 0,
     "plan": 0,
-    "storage": 1,
-    "formats": 1,
-    "transforms": 1,
-    "streams": 1,
-    "unbounded": 1,
-    "work": 1,
-    "mixed_work": 1,
-    "survey": 1,
-    "measure": 1,
-    "quarantine": 1,
-    "silence": 0,
-    "bars": 4,
-    "options": 1,
-    "kinds": 1,
-    "cluster": 2,
-    "local": 2,
-    "trainer": 3,
-    "description": 4,
-    "dataset": 4,
-    "ordering": 4,
-    "mixture": 4,
-    "weighting": 4,
-    "mixed_ordering": 4,
-    "planning": 4,
-    "following": 4,
-    "sources": 4,
-    "interop": 4,
-    "loading": 4,
-    "exporting": 4,
-    "materialize": 4,
-    "surveying": 4,
-    "summary": 4,
-    "config": 4,
-    "cli": 4,
-    "observe": 4,
-    "ranks": 4,
-    "__init__": 4,
-    "__main__": 4,
+    "plan.figures": 0,
+    "plan.order": 1,
+    "plan.dispatch": 2,
+    "storage": 3,
+    "formats": 4,
+    "options": 4,
+    "transforms.images": 4,
+    "transforms": 5,
+    "transforms.text": 6,
+    "transforms.torch": 6,
+    "execute": 7,
+    "execute.unbounded": 8,
+    "execute.cluster": 8,
+    "trainer": 8,
+    "monitor": 9,
+    "build": 10,
+    "api": 11,
+    "api.readers": 12,
+    "api.config": 13,
+    "__init__": 14,
+    "tools": 15,
+    "tools.probe": 16,
+    "tools.cli": 17,
 }
-"""The part of the package that a module belongs to is its first name below `rayingest`."""
+"""The floor of every package, and of what stands beside them. A module is in the innermost package
+that is named here.
+"""
+
+PLAN = ("errors", "plan", "plan.figures", "plan.order", "plan.dispatch")
+WORK = ("storage", "formats", "options", "transforms", "transforms.images", "transforms.text")
+WORK += ("transforms.torch", "execute", "execute.unbounded")
 
 
 class Import(NamedTuple):
@@ -68,8 +60,10 @@ class Import(NamedTuple):
 
 
 def part(module: str) -> str:
-    """`plan` for `rayingest.plan.keys`, `__init__` for `rayingest`."""
-    return [*module.split("."), "__init__"][1]
+    """`plan.order` for `rayingest.plan.order.keys`, `__init__` for `rayingest`."""
+    names = module.split(".")[1:] or ["__init__"]
+    inside = (".".join(names[:end]) for end in range(len(names), 0, -1))
+    return next((name for name in inside if name in FLOORS), ".".join(names))
 
 
 @cache
@@ -84,7 +78,9 @@ def modules() -> dict[str, Path]:
 
 def read_imports(source: str, module: str, is_package: bool = False) -> list[Import]:
     """The imports of a module's source, relative ones resolved; `from a import b` gives `a.b`."""
-    return list(_walk(ast.parse(source), module if is_package else module.rpartition(".")[0], "import"))
+    return list(
+        _walk(ast.parse(source), module if is_package else module.rpartition(".")[0], "import")
+    )
 
 
 def _walk(node: ast.AST, package: str, when: str) -> Iterator[Import]:
@@ -99,9 +95,13 @@ def _walk(node: ast.AST, package: str, when: str) -> Iterator[Import]:
         yield from (found for child in node.body for found in _walk(child, package, "types"))
         yield from (found for child in node.orelse for found in _walk(child, package, when))
     else:
-        if when == "import" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if when == "import" and isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+        ):
             when = "call"
-        yield from (found for child in ast.iter_child_nodes(node) for found in _walk(child, package, when))
+        yield from (
+            found for child in ast.iter_child_nodes(node) for found in _walk(child, package, when)
+        )
 
 
 @cache
@@ -122,8 +122,9 @@ def external(module: str, when: Sequence[str] = ("import", "call", "types")) -> 
     return tops - sys.stdlib_module_names - {"rayingest"}
 
 
-def on_floor(*floors: int) -> list[str]:
-    return [module for module in modules() if FLOOR.get(part(module)) in floors]
+def in_parts(*parts: str) -> list[str]:
+    """The modules of these parts."""
+    return [module for module in modules() if part(module) in parts]
 
 
 def cycle(edges: dict[str, set[str]]) -> list[str]:
@@ -143,7 +144,9 @@ def load(names: list[str], without: list[str]) -> None:
         f"assert not any(sys.modules.get(name) for name in {without!r})"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=False, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, check=False, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -168,23 +171,25 @@ def test_rings_are_found() -> None:
     assert cycle({"a": {"b", "c"}, "b": {"d"}, "c": {"d", "c"}}) == []
 
 
-def test_every_part_has_a_floor() -> None:
-    """A new package or module is given its floor here before anything can be said of it."""
-    assert {part(module) for module in modules()} - FLOOR.keys() == set()
-    assert {"errors", "plan"} <= {part(module) for module in modules()}
+def test_every_module_has_a_floor() -> None:
+    """A new package is given its floor here before anything can be said of it."""
+    assert [module for module in modules() if part(module) not in FLOORS] == []
+    assert [name for name in FLOORS if not in_parts(name)] == []
 
 
 def test_imports_go_down_only() -> None:
     """No module imports from a floor above its own, not even lazily."""
-    edges = [(module, name) for module in on_floor(-1, 0, 1, 2, 3) for name in internal(module)]
-    assert [f"{a} imports {b}" for a, b in edges if FLOOR.get(part(b), 4) > FLOOR[part(a)]] == []
+    edges = [(module, name) for module in modules() for name in internal(module)]
+    assert [f"{a} imports {b}" for a, b in edges if FLOORS[part(b)] > FLOORS[part(a)]] == []
 
 
-def test_who_executes_a_plan_knows_no_other_who_does() -> None:
-    """`cluster` and `local` stand on floors 0 and 1, the trainer on floor 0 alone."""
-    edges = [(module, name) for module in on_floor(2, 3) for name in internal(module) if part(module) != part(name)]
-    below = {2: 1, 3: 0}
-    assert [f"{a} imports {b}" for a, b in edges if FLOOR.get(part(b), 4) > below[FLOOR[part(a)]]] == []
+def test_the_cluster_and_the_trainer_do_not_know_each_other() -> None:
+    """Each executes a plan; the trainer needs no more of this package than plan and errors."""
+    below = {*PLAN, "util", "trainer"}
+    edges = [(module, name) for module in in_parts("trainer") for name in internal(module)]
+    assert [f"{a} imports {b}" for a, b in edges if part(b) not in below] == []
+    edges = [(module, name) for module in in_parts("execute.cluster") for name in internal(module)]
+    assert [f"{a} imports {b}" for a, b in edges if part(b) == "trainer"] == []
 
 
 def test_no_module_imports_itself_in_a_ring() -> None:
@@ -192,47 +197,52 @@ def test_no_module_imports_itself_in_a_ring() -> None:
     assert cycle({module: internal(module) for module in modules()}) == []
 
 
-def test_parts_do_not_import_each_other_both_ways() -> None:
-    """Of two parts on one floor, at most one knows the other."""
-    edges: dict[str, set[str]] = {name: set() for name in FLOOR}
-    for module in on_floor(-1, 0, 1, 2, 3):
+def test_packages_do_not_import_each_other_in_a_ring() -> None:
+    """Of two packages, at most one knows the other; that holds on one floor too."""
+    edges: dict[str, set[str]] = {name: set() for name in FLOORS}
+    for module in modules():
         edges[part(module)] |= {part(name) for name in internal(module)}
     assert cycle(edges) == []
 
 
 def test_planning_imports_numpy_alone() -> None:
-    """The lowest floors know nothing but numpy and the standard library."""
-    assert {module: external(module) - {"numpy"} for module in on_floor(-1, 0) if external(module) - {"numpy"}} == {}
+    """The plan knows nothing but numpy and the standard library."""
+    found = {module: external(module) - {"numpy"} for module in in_parts(*PLAN)}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
 def test_the_trainer_imports_numpy_and_torch_alone() -> None:
-    """What runs beside the training loop needs neither Ray nor Arrow."""
-    allowed = {"numpy", "torch"}
-    assert {module: external(module) - allowed for module in on_floor(3) if external(module) - allowed} == {}
+    """The code beside the training loop needs neither Ray nor Arrow."""
+    found = {module: external(module) - {"numpy", "torch"} for module in in_parts("trainer")}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
 def test_only_the_cluster_imports_ray() -> None:
     """Below the floor that users touch, and not even lazily elsewhere."""
-    assert [m for m in on_floor(-1, 0, 1, 2, 3) if "ray" in external(m) and part(m) != "cluster"] == []
+    inside = in_parts(*PLAN, *WORK, "trainer")
+    assert [module for module in inside if "ray" in external(module)] == []
 
 
 def test_only_the_trainer_imports_torch() -> None:
     """Below the floor that users touch; a transform may, inside a function."""
-    eager = [m for m in on_floor(-1, 0, 1, 2) if "torch" in external(m, ("import",))]
-    lazy = [m for m in on_floor(-1, 0, 1, 2) if "torch" in external(m) and part(m) != "transforms"]
-    assert eager == lazy == []
+    inside = in_parts(*PLAN, *WORK, "execute.cluster")
+    assert [module for module in inside if "torch" in external(module, ("import",))] == []
+    lazy = [module for module in inside if "torch" in external(module)]
+    assert [module for module in lazy if not part(module).startswith("transforms")] == []
 
 
 @pytest.mark.parametrize(
-    ("floors", "without"),
+    ("parts", "without"),
     [
-        ((-1, 0), ["ray", "torch", "pyarrow", "fsspec", "PIL"]),
-        ((1,), ["ray", "torch"]),
-        ((2,), ["torch"]),
-        ((3,), ["ray", "pyarrow", "fsspec"]),
+        (PLAN, ["ray", "torch", "pyarrow", "fsspec", "PIL"]),
+        (WORK, ["ray", "torch"]),
+        (("execute.cluster",), ["torch"]),
+        (("trainer",), ["ray", "pyarrow", "fsspec"]),
     ],
-    ids=["plan", "storage, formats, transforms", "cluster, local", "trainer"],
+    ids=["plan", "storage, formats, transforms, execute", "cluster", "trainer"],
 )
-def test_a_floor_loads_without_what_it_does_not_import(floors: tuple[int, ...], without: list[str]) -> None:
-    """`import rayingest` and all modules of the floor, what they import included, where the others are missing."""
-    load(["rayingest", *on_floor(*floors)], without)
+def test_a_floor_loads_without_what_it_does_not_import(
+    parts: tuple[str, ...], without: list[str]
+) -> None:
+    """Import `rayingest` and all modules of the parts where the other libraries are missing."""
+    load(["rayingest", *in_parts(*parts)], without)

@@ -10,13 +10,15 @@ import pytest
 import yaml
 
 import rayingest as ri
+from rayingest.api.readers import READERS
 from rayingest.formats import get_format
-from rayingest.sources import READERS
 from rayingest.transforms.decoders import decoder_for
-from rayingest.transforms.pixels import MAX_PIXELS
+from rayingest.transforms.images.pixels import MAX_PIXELS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/README.md")]
+DOCUMENTS = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/README.md")
+]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 
 
@@ -25,7 +27,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text())
 
 
-def test_the_examples_run(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_examples_run(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """All of README's Python, one block after the other, in an empty folder, with the configuration shown."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cluster, "shutdown", lambda: None)  # the tests' own cluster serves
@@ -60,15 +64,27 @@ def test_the_commands_exist() -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
     """Relative links name files or folders of the project."""
-    targets = [target for target in re.findall(r"\]\(([^)]+)\)", path.read_text()) if "://" not in target]
-    assert [target for target in targets if not (path.parent / target.partition("#")[0]).exists()] == []
+    targets = [
+        target for target in re.findall(r"\]\(([^)]+)\)", path.read_text()) if "://" not in target
+    ]
+    assert [
+        target for target in targets if not (path.parent / target.partition("#")[0]).exists()
+    ] == []
 
 
 def test_the_table_of_extensions_is_the_codes() -> None:
     """What docs/formats.md says of an extension is what decodes it."""
     text = (ROOT / "docs/formats.md").read_text()
-    table = dict(re.findall(r"(?m)^\| ((?:`\w+` ?)+) \| (.+?) \|$", text.partition("## How fields are decoded")[2]))
-    said = {extension: meaning for names, meaning in table.items() for extension in re.findall(r"`(\w+)`", names)}
+    table = dict(
+        re.findall(
+            r"(?m)^\| ((?:`\w+` ?)+) \| (.+?) \|$", text.partition("## How fields are decoded")[2]
+        )
+    )
+    said = {
+        extension: meaning
+        for names, meaning in table.items()
+        for extension in re.findall(r"`(\w+)`", names)
+    }
     for extension, meaning in said.items():
         decoder = decoder_for(extension)
         assert decoder is not None, extension
@@ -84,12 +100,18 @@ def test_the_table_of_extensions_is_the_codes() -> None:
 def test_the_table_of_formats_is_the_codes() -> None:
     """A row for every reader, with the ends of names by which a folder's files are recognised."""
     lines = (ROOT / "docs/formats.md").read_text().splitlines()
-    rows = {line.split("`")[1].removeprefix("read_"): line for line in lines if line.startswith("| `read_")}
+    rows = {
+        line.split("`")[1].removeprefix("read_"): line
+        for line in lines
+        if line.startswith("| `read_")
+    }
     assert rows.keys() == READERS.keys()
     for name, reader in READERS.items():
         said = re.findall(r"`(\S+)`", rows[name].split("|")[2])
         for suffix in filter(None, get_format(reader("x").format_name).suffixes):
-            assert suffix.lstrip("/") in said or {f".{part}" for part in suffix[1:].split(".")} <= set(said), (
+            assert suffix.lstrip("/") in said or {
+                f".{part}" for part in suffix[1:].split(".")
+            } <= set(said), (
                 name,
                 suffix,
             )

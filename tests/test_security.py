@@ -20,13 +20,14 @@ import pytest
 from PIL import Image
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.formats import compression
 from rayingest.storage.files import Storage
-from rayingest.transforms import decoders, pixels
-from tests.streams import write_shards
-from tests.web import WebServer, web
+from rayingest.transforms import decoders
+from rayingest.transforms.images import pixels
+from tests.support.streams import write_shards
+from tests.support.web import WebServer, web
 
 __all__ = ["web"]
 
@@ -88,18 +89,34 @@ def unzipped_pickle(data: bytes) -> Any:
 
 
 PICKLES: list[tuple[str, bytes, Callable[[bytes], Any], type[IngestError], str]] = [
-    *((name, pickle.dumps(Trap()), pickle.loads, ConfigError, "pickle.loads") for name in ("pkl", "pickle", "pyd")),
+    *(
+        (name, pickle.dumps(Trap()), pickle.loads, ConfigError, "pickle.loads")
+        for name in ("pkl", "pickle", "pyd")
+    ),
     ("pth", pickle.dumps(Trap()), pickle.loads, ConfigError, "pickle.loads"),
     ("a.pkl", pickle.dumps(Trap()), pickle.loads, ConfigError, "pickle.loads"),
     ("pkl.gz", gzip.compress(pickle.dumps(Trap())), unzipped_pickle, ConfigError, "pickle.loads"),
-    ("npy", saved(np.save, OBJECTS, allow_pickle=True), unpickled_array, DataError, "allow_pickle=True"),
+    (
+        "npy",
+        saved(np.save, OBJECTS, allow_pickle=True),
+        unpickled_array,
+        DataError,
+        "allow_pickle=True",
+    ),
     ("npz", saved(np.savez, a=OBJECTS), unpickled_arrays, DataError, "allow_pickle=True"),
 ]
 
 
-@pytest.mark.parametrize(("name", "data", "opt_in", "error", "said"), PICKLES, ids=[case[0] for case in PICKLES])
+@pytest.mark.parametrize(
+    ("name", "data", "opt_in", "error", "said"), PICKLES, ids=[case[0] for case in PICKLES]
+)
 def test_pickles_are_loaded_only_where_asked_for(
-    tmp_path: Path, name: str, data: bytes, opt_in: Callable[[bytes], Any], error: type[IngestError], said: str
+    tmp_path: Path,
+    name: str,
+    data: bytes,
+    opt_in: Callable[[bytes], Any],
+    error: type[IngestError],
+    said: str,
 ) -> None:
     """The refusal names the field and the way out, which works; reading the bytes or other fields does too."""
     shard = tar(tmp_path, name, data)
@@ -118,7 +135,9 @@ def test_bombs_unfold_only_where_asked_for(tmp_path: Path, monkeypatch: pytest.M
     """Images by their pixels, compressed fields and archives by their bytes."""
     monkeypatch.setattr(pixels, "MAX_PIXELS", 1_000)
     shard = tar(tmp_path, "png", saved(Image.new("L", (40, 30)).save, "PNG"))
-    with pytest.raises(DataError, match=r"40x30 pixels refused: .* images\.Decode\(max_pixels=\.\.\.\)"):
+    with pytest.raises(
+        DataError, match=r"40x30 pixels refused: .* images\.Decode\(max_pixels=\.\.\.\)"
+    ):
         first(ri.read_webdataset(shard))
     allowed = ri.images.Compose(ri.images.Decode("L", max_pixels=1_200), ri.images.Resize((4, 4)))
     assert first(ri.read_webdataset(shard).decode(png=allowed))["png"][0].shape == (4, 4, 1)
@@ -130,18 +149,24 @@ def test_bombs_unfold_only_where_asked_for(tmp_path: Path, monkeypatch: pytest.M
     }
     for name, (data, function, length) in fields.items():
         shard = tar(tmp_path, name, data)
-        with pytest.raises(DataError, match=rf"partial\(rayingest\.transforms\.decoders\.{function}, limit=") as caught:
+        with pytest.raises(
+            DataError, match=rf"partial\(rayingest\.transforms\.decoders\.{function}, limit="
+        ) as caught:
             first(ri.read_webdataset(shard))
         assert caught.value.key == "k"
         larger = functools.partial(getattr(decoders, function), limit=5_000)
         assert len(first(ri.read_webdataset(shard).decode(**{name: larger}))[name][0]) == length
 
 
-def test_shards_unfold_only_where_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_unfold_only_where_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a whole shard is compressed, 200 times its size is enough, or what is asked for."""
     monkeypatch.setattr(compression, "_ALWAYS_ALLOWED", 1_000)
     shard = tar(tmp_path, "bin", bytes(1 << 20), ".tar.gz")
-    with pytest.raises(DataError, match=r"grew to more than \d+; if that is meant, raise max_expansion") as caught:
+    with pytest.raises(
+        DataError, match=r"grew to more than \d+; if that is meant, raise max_expansion"
+    ) as caught:
         first(ri.read_webdataset(shard))
     assert (caught.value.shard, caught.value.offset is not None) == (shard, True)
     assert len(first(ri.read_webdataset(shard, max_expansion=2_000))["bin"][0]) == 1 << 20
@@ -161,7 +186,9 @@ SECRETS = {
 }
 
 
-def described(web: WebServer, folder: Path, urls: list[str] | None = None, **options: Any) -> Dataset:
+def described(
+    web: WebServer, folder: Path, urls: list[str] | None = None, **options: Any
+) -> Dataset:
     """Two shards behind a password and a signature, and one from a command with a token."""
     base = web.url.replace("http://", f"http://me:{SECRETS['password']}@")
     if urls is None:
@@ -173,9 +200,13 @@ def described(web: WebServer, folder: Path, urls: list[str] | None = None, **opt
     return data.select(json="json").map(lambda sample: sample["json"]).shuffle(seed=1).batch(4)
 
 
-def told(error: BaseException) -> str:
+def log_if_slow(error: BaseException) -> str:
     """All that an error shows: its text, its traceback with all causes, and itself after a journey."""
-    return repr(error) + "".join(traceback.format_exception(error)) + repr(pickle.loads(pickle.dumps(error)))
+    return (
+        repr(error)
+        + "".join(traceback.format_exception(error))
+        + repr(pickle.loads(pickle.dumps(error)))
+    )
 
 
 def test_no_credential_shows_anywhere(
@@ -198,7 +229,14 @@ def test_no_credential_shows_anywhere(
         assert sum(len(batch["__index__"]) for batch in loader) == 12
         shown += [repr(loader), repr(loader.stats()), json.dumps(loader.state_dict())]
     cache = data.index_cache()
-    shown += [repr(data), repr(data.work), repr(cache), repr(cache.load()), cache.location, cache.key]
+    shown += [
+        repr(data),
+        repr(data.work),
+        repr(cache),
+        repr(cache.load()),
+        cache.location,
+        cache.key,
+    ]
     kept = [path for path in (tmp_path / "index").iterdir() if path.is_file()]
     assert len(kept) == 1
     shown += [kept[0].read_bytes().decode("latin-1"), kept[0].name]
@@ -211,15 +249,21 @@ def test_no_credential_shows_anywhere(
 
     errors = [*failures(web, tmp_path)]
     assert len(errors) == 9
-    shown += [told(error) for error in errors]
+    shown += [log_if_slow(error) for error in errors]
     out = capfd.readouterr()
     shown += [caplog.text, *(str(record.__dict__) for record in caplog.records), out.out, out.err]
-    assert any(record.name == "fsspec.http" for record in caplog.records), "logs are there to be looked at"
+    assert any(record.name == "fsspec.http" for record in caplog.records), (
+        "logs are there to be looked at"
+    )
     nothing_shows(shown)
 
 
 def test_no_credential_shows_over_ray(
-    cluster: Any, tmp_path: Path, web: WebServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    cluster: Any,
+    tmp_path: Path,
+    web: WebServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither in what the workers' errors say here, nor in any log of Ray's session, nor in their command lines."""
     monkeypatch.setitem(Storage.__init__.__kwdefaults__, "first_wait", 0.0)
@@ -231,9 +275,18 @@ def test_no_credential_shows_over_ray(
     session = Path(cluster._private.worker._global_node.get_session_dir_path())
     skipping = {"on_error": "skip", "max_errors": 1.0, "quarantine": tmp_path / "q"}
     with ri.Pool(workers=1) as pool:
-        with described(web, tmp_path).map(refuse_three).loader(pool=pool, epochs=1, **skipping) as loader:
+        with (
+            described(web, tmp_path)
+            .map(refuse_three)
+            .loader(pool=pool, epochs=1, **skipping) as loader
+        ):
             assert sum(len(batch["__index__"]) for batch in loader) == 12
-            shown = [repr(loader), repr(loader.stats()), repr(pool), *cluster.util.list_named_actors()]
+            shown = [
+                repr(loader),
+                repr(loader.stats()),
+                repr(pool),
+                *cluster.util.list_named_actors(),
+            ]
         with described(web, tmp_path).loader(pool=pool) as loader:
             web.down = 403
             with pytest.raises(ConfigError, match="403") as refused:
@@ -244,8 +297,10 @@ def test_no_credential_shows_over_ray(
             pytest.raises(DataError, match=r"three is refused.*shard http") as failed,
         ):
             list(loader)
-        shown += [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
-    shown += [told(refused.value), told(failed.value), caplog.text]
+        shown += [
+            " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)
+        ]
+    shown += [log_if_slow(refused.value), log_if_slow(failed.value), caplog.text]
     shown += [path.read_text() for path in (tmp_path / "q").iterdir()]
     logs = [path for path in (session / "logs").rglob("*") if path.is_file()]
     assert any(path.name.startswith("worker-") for path in logs), "logs are there to be looked at"
@@ -288,12 +343,20 @@ def failures(web: WebServer, folder: Path) -> list[BaseException]:
     fail(described(web, folder, [f"{base}/d/none.tar{signed}"]))
     fail(described(web, folder, [f"{base}/d/cut.tar{signed}"]))
     fail(described(web, folder, [gone]))
-    fail(described(web, folder, [f"pipe:T={SECRETS['word']} cat {folder}/none.tar {SECRETS['word']}"]))
+    fail(
+        described(
+            web, folder, [f"pipe:T={SECRETS['word']} cat {folder}/none.tar {SECRETS['word']}"]
+        )
+    )
     fail(described(web, folder), before=lambda: web.failures.extend([403] * 4))
     web.failures.clear()
     fail(described(web, folder), before=lambda: web.failures.extend([503] * 40))
     web.failures.clear()
-    fail(described(web, folder, index=f"{web.url.replace('//', '//me:' + SECRETS['index'] + '@')}/i/"))
+    fail(
+        described(
+            web, folder, index=f"{web.url.replace('//', '//me:' + SECRETS['index'] + '@')}/i/"
+        )
+    )
     fail(described(web, folder).map(lambda sample: sample["none"]))
     fail(described(web, folder, [f"nosuch://me:{SECRETS['password']}@h/a.tar{signed}"]))
     return errors

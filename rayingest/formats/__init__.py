@@ -16,7 +16,7 @@ FORMATS = (
     "files",
     "hdf5",
     "images",
-    "indices",
+    "index_only",
     "iterables",
     "json_lines",
     "lance",

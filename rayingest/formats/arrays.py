@@ -12,7 +12,7 @@ import pyarrow as pa
 from rayingest.errors import ConfigError
 from rayingest.formats.columns import array_encoding, fixed_column, number_column
 from rayingest.formats.protocol import OFFSET, Block, Shard, check_samples, raw_table
-from rayingest.plan.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
+from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
 
 
 def row_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> int:
@@ -23,9 +23,13 @@ def row_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> int:
 def check_rows(shard: Shard, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
     """ConfigError for an array whose rows, of this dtype and shape, are nothing that a batch can hold."""
     if dtype.kind not in "biufcSU" or dtype.char in "gG":
-        raise ConfigError(f"{shard.shown}: {name} holds {dtype}, which is not read; save it as numbers or text")
+        raise ConfigError(
+            f"{shard.shown}: {name} holds {dtype}, which is not read; save it as numbers or text"
+        )
     if 0 in shape:
-        raise ConfigError(f"{shard.shown}: the rows of {name} have the shape {tuple(shape)}: there is nothing in them")
+        raise ConfigError(
+            f"{shard.shown}: the rows of {name} have the shape {tuple(shape)}: there is nothing in them"
+        )
 
 
 def row_blocks(rows: int, nbytes: int, block_bytes: int, together: int = 1) -> ShardBlocks:
@@ -42,8 +46,14 @@ def rows_table(shard: Shard, block: Block, columns: Mapping[str, np.ndarray]) ->
     for rows in columns.values():
         check_samples(shard, block, len(rows))
     made = {name: _column(rows) for name, rows in columns.items()}
-    encodings = {name: array_encoding(rows.dtype, rows.shape[1:]) for name, rows in columns.items() if _is_bytes(rows)}
-    return raw_table(shard, {**made, OFFSET: pa.array(np.arange(begin, begin + samples))}, encodings)
+    encodings = {
+        name: array_encoding(rows.dtype, rows.shape[1:])
+        for name, rows in columns.items()
+        if _is_bytes(rows)
+    }
+    return raw_table(
+        shard, {**made, OFFSET: pa.array(np.arange(begin, begin + samples))}, encodings
+    )
 
 
 def _is_bytes(rows: np.ndarray) -> bool:

@@ -20,8 +20,17 @@ from rayingest.formats.arrow_messages import messages
 from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.huggingface import plain_features
 from rayingest.formats.index_json import Entry, list_indexed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns, check_samples
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    check_columns,
+    check_samples,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
 
@@ -62,7 +71,9 @@ def index_part(shard: Shard, part: tuple[int, int], block_bytes: int) -> ShardBl
     batches = [message for message in found if message.rows]
     builder = BlockBuilder(block_bytes)
     if batches and any(message.kind == "dictionary" for message in found):
-        nbytes, rows = (sum(getattr(message, name) for message in found) for name in ("nbytes", "rows"))
+        nbytes, rows = (
+            sum(getattr(message, name) for message in found) for name in ("nbytes", "rows")
+        )
         builder.add(batches[0].begin, batches[-1].end, nbytes, rows)
         return builder.finish()
     for batch in batches:
@@ -70,11 +81,16 @@ def index_part(shard: Shard, part: tuple[int, int], block_bytes: int) -> ShardBl
     return builder.finish()
 
 
-def read_part(shard: Shard, part: tuple[int, int], blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+def read_part(
+    shard: Shard, part: tuple[int, int], blocks: Sequence[Block], columns: Columns
+) -> list[pa.Table]:
     """The tables of blocks of a part of a shard."""
     start = _start(shard.storage, shard.url, shard.size, part)
     pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
-    return [_table(shard, start, piece, block, columns) for block, piece in zip(blocks, pieces, strict=True)]
+    return [
+        _table(shard, start, piece, block, columns)
+        for block, piece in zip(blocks, pieces, strict=True)
+    ]
 
 
 @lru_cache(maxsize=256)

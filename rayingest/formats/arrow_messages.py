@@ -54,7 +54,11 @@ def messages(shard: Shard, file: BinaryIO, part: tuple[int, int]) -> Iterator[Me
         if prefix[:4] == _END[0] or prefix == _END[1]:
             _check_end(shard, file, head == MAGIC, at + (8 if prefix == _END[1] else 4), end)
             return
-        length = struct.unpack("<i", prefix[4:])[0] if len(prefix) == 8 and prefix[:4] == _CONTINUATION else -1
+        length = (
+            struct.unpack("<i", prefix[4:])[0]
+            if len(prefix) == 8 and prefix[:4] == _CONTINUATION
+            else -1
+        )
         if length < 0 or length > _MAX_METADATA:
             raise shard.error("no Arrow message here: the file is cut off, or none of Arrow's", at)
         metadata = file.read(length)
@@ -78,7 +82,9 @@ def _check_end(shard: Shard, file: BinaryIO, is_file: bool, at: int, end: int) -
     if is_file and last != _LAST:
         raise shard.error("the Arrow file is cut off: its footer is not whole", end)
     if not is_file and last and shard.strict:
-        raise shard.error("data follows the end of the Arrow stream (files put one behind the other?)", at)
+        raise shard.error(
+            "data follows the end of the Arrow stream (files put one behind the other?)", at
+        )
 
 
 def _parse(metadata: bytes, begin: int) -> Message:

@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from rayingest.plan.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
+from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
 
 
 class BlockBuilder:
@@ -28,17 +28,23 @@ class BlockBuilder:
             self._end.append(end)
             self._samples.append(samples)
             self._nbytes.append(nbytes)
-        self._open = end - self._begin[-1] < self._block_bytes and self._samples[-1] < MAX_BLOCK_SAMPLES
+        self._open = (
+            end - self._begin[-1] < self._block_bytes and self._samples[-1] < MAX_BLOCK_SAMPLES
+        )
 
     def extend(self, begins: np.ndarray, ends: np.ndarray, nbytes: np.ndarray) -> None:
         """As `add` of one sample after the other: int64 arrays of one length."""
         totals = np.concatenate([[0], np.cumsum(nbytes)])
         at = 0
         while at < len(begins):
-            start, held = (self._begin[-1], self._samples[-1]) if self._open else (int(begins[at]), 0)
+            start, held = (
+                (self._begin[-1], self._samples[-1]) if self._open else (int(begins[at]), 0)
+            )
             by_bytes = int(np.searchsorted(ends, start + self._block_bytes)) + 1
             upto = min(max(by_bytes, at + 1), at + MAX_BLOCK_SAMPLES - held, len(begins))
-            self.add(int(begins[at]), int(ends[upto - 1]), int(totals[upto] - totals[at]), upto - at)
+            self.add(
+                int(begins[at]), int(ends[upto - 1]), int(totals[upto] - totals[at]), upto - at
+            )
             at = upto
 
     def finish(self) -> ShardBlocks:

@@ -32,12 +32,16 @@ def nullable_column(pieces: Sequence[Bytes | None], *, text: bool = False) -> pa
     """One value a piece, null for None."""
     values = [b"" if piece is None else piece for piece in pieces]
     valid = np.array([piece is not None for piece in pieces], bool)
-    return binary_column(values, np.fromiter(map(len, values), np.int64, len(values)), valid, text=text)
+    return binary_column(
+        values, np.fromiter(map(len, values), np.int64, len(values)), valid, text=text
+    )
 
 
 def fixed_column(data: Bytes, rows: int) -> pa.Array:
     """Bytes as a column of so many values of one size, without a copy."""
-    return pa.Array.from_buffers(pa.binary(len(data) // rows if rows else 0), rows, [None, pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.binary(len(data) // rows if rows else 0), rows, [None, pa.py_buffer(data)]
+    )
 
 
 def number_column(data: Bytes, dtype: np.dtype[Any]) -> pa.Array:
@@ -49,7 +53,9 @@ def lists_column(lists: Sequence[Sequence[Bytes]]) -> pa.Array:
     """Lists of pieces."""
     offsets = np.zeros(len(lists) + 1, np.int32)
     np.cumsum([len(pieces) for pieces in lists], out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), bytes_column([piece for pieces in lists for piece in pieces]))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), bytes_column([piece for pieces in lists for piece in pieces])
+    )
 
 
 def array_encoding(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
@@ -70,14 +76,18 @@ def parse_array_encoding(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]]
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """What makes an array's bytes an .npy file."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    )
     return header.getvalue()
 
 
 def with_encodings(table: pa.Table, encodings: Mapping[str, str]) -> pa.Table:
     """The table with fields that say what their values are decoded with."""
     fields = [
-        field.with_metadata({ENCODING: encodings[field.name].encode()}) if field.name in encodings else field
+        field.with_metadata({ENCODING: encodings[field.name].encode()})
+        if field.name in encodings
+        else field
         for field in table.schema
     ]
     return table.cast(pa.schema(fields, table.schema.metadata))

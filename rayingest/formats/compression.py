@@ -111,7 +111,9 @@ def _by_pyarrow(codec: str, file: BinaryIO) -> Iterator[bytes]:
             except OSError as error:
                 if error.errno is not None:  # the file's own
                     raise
-                raise (EOFError if "Truncated" in str(error) else _DamagedError)(str(error)) from error
+                raise (EOFError if "Truncated" in str(error) else _DamagedError)(
+                    str(error)
+                ) from error
             if not chunk:
                 return
             yield chunk

@@ -23,9 +23,17 @@ from rayingest.errors import ConfigError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.lines import LineFinder
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Shard,
+    check_columns,
+    check_samples,
+)
 from rayingest.formats.quotes import Quotes
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import within_url
 
@@ -54,7 +62,11 @@ class Csv(Format):
             rows, nbytes = rows + len(begins), nbytes + int((ends - begins).sum())
         if not rows and NAMES not in shard.options:
             _refuse_lone_returns(shard)
-        return single_block(shard.size, rows, nbytes) if compression_of(shard.url) else builder.finish()
+        return (
+            single_block(shard.size, rows, nbytes)
+            if compression_of(shard.url)
+            else builder.finish()
+        )
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """The shard's columns, or those asked for in that order, as text or of the type that was given; and
@@ -75,7 +87,9 @@ class Csv(Format):
                 raise shard.error(f"{_CHANGED}: no line begins here", begin)
             if end != shard.size and not piece.endswith(b"\n"):
                 raise shard.error(f"{_CHANGED}: no line ends here", end)
-            tables.append(_table(shard, piece[1:] if begin else piece, begin, block, names, columns))
+            tables.append(
+                _table(shard, piece[1:] if begin else piece, begin, block, names, columns)
+            )
         return tables
 
 
@@ -117,7 +131,8 @@ def _refuse_zeros(shard: Shard, data: bytes, base: int) -> None:
     """DataError where `data`, which stands at `base` in the shard, has any: line ends may have been there."""
     if (at := data.find(0)) >= 0:
         raise shard.error(
-            "damaged CSV: a zero byte, as files have after a power failure, or text of 16 bits", base + at
+            "damaged CSV: a zero byte, as files have after a power failure, or text of 16 bits",
+            base + at,
         )
 
 
@@ -127,19 +142,28 @@ def _refuse_lone_returns(shard: Shard) -> None:
         head = next(chunks, b"")
     inside = Quotes(_delimiter(shard)).inside(head)
     if any(not inside[found.start()] for found in _LONE_RETURN.finditer(head)):
-        raise shard.error("its lines end in carriage returns alone; end them in line feeds, with or without one", 0)
+        raise shard.error(
+            "its lines end in carriage returns alone; end them in line feeds, with or without one",
+            0,
+        )
 
 
 def _first_line(data: bytes, delimiter: str) -> tuple[bytes, int]:
     """The first line that is not blank, and where it ends; of what is there if there is no end."""
     finder = LineFinder(Quotes(delimiter), _BLANK)
-    begins, ends = (np.concatenate(both) for both in zip(finder.feed(data), finder.finish(), strict=True))
+    begins, ends = (
+        np.concatenate(both) for both in zip(finder.feed(data), finder.finish(), strict=True)
+    )
     return (data[begins[0] : ends[0]], int(ends[0])) if len(begins) else (b"", len(data))
 
 
 def _plain_names(shard: Shard) -> list[str]:
     names = shard.options.get(NAMES)
-    return list(names) if names else list(_remembered_names(shard.storage, shard.url, shard.size, _delimiter(shard)))
+    return (
+        list(names)
+        if names
+        else list(_remembered_names(shard.storage, shard.url, shard.size, _delimiter(shard)))
+    )
 
 
 @lru_cache(maxsize=256)
@@ -167,7 +191,9 @@ def _names(shard: Shard, data: bytes) -> list[str]:
     except (ValueError, csv.Error) as error:
         raise shard.error(f"its first line is not one of names: {error}", 0) from error
     if len(set(names)) < len(names):
-        raise ConfigError(f"{shard.shown}: its first line names a column twice; give names of columns with names=[...]")
+        raise ConfigError(
+            f"{shard.shown}: its first line names a column twice; give names of columns with names=[...]"
+        )
     return names
 
 
@@ -176,7 +202,9 @@ def _delimiter(shard: Shard) -> str:
     return str(shard.options.get(DELIMITER, default))
 
 
-def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns) -> pa.Table:
+def _table(
+    shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns
+) -> pa.Table:
     """The lines of `data`, which stands at `base` in the shard."""
     _refuse_zeros(shard, data, base)
     finder = LineFinder(Quotes(_delimiter(shard)), _BLANK)
@@ -189,12 +217,28 @@ def _table(shard: Shard, data: bytes, base: int, block: Block, names: Sequence[s
             pa.BufferReader(data),
             ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
             ParseOptions(delimiter=_delimiter(shard), newlines_in_values=True),
-            ConvertOptions(column_types=types, include_columns=wanted, null_values=[""], strings_can_be_null=False),
+            ConvertOptions(
+                column_types=types,
+                include_columns=wanted,
+                null_values=[""],
+                strings_can_be_null=False,
+            ),
         ).select(list(wanted))
     if wanted and table.num_rows != len(begins):
-        ends = "where carriage returns alone end lines too" if _LONE_RETURN.search(data) else "as pyarrow reads them"
-        raise shard.error(f"damaged CSV: {len(begins)} lines by their line feeds, {table.num_rows} {ends}", block[0])
-    table = table.append_column(OFFSET, pa.array(base + begins)) if wanted else pa.table({OFFSET: base + begins})
+        ends = (
+            "where carriage returns alone end lines too"
+            if _LONE_RETURN.search(data)
+            else "as pyarrow reads them"
+        )
+        raise shard.error(
+            f"damaged CSV: {len(begins)} lines by their line feeds, {table.num_rows} {ends}",
+            block[0],
+        )
+    table = (
+        table.append_column(OFFSET, pa.array(base + begins))
+        if wanted
+        else pa.table({OFFSET: base + begins})
+    )
     return table.replace_schema_metadata({b"shard": shard.shown.encode()})
 
 
@@ -202,11 +246,15 @@ def _types(shard: Shard, names: Sequence[str]) -> dict[str, pa.DataType]:
     given: Mapping[str, str] = shard.options.get(TYPES, {})
     unknown = [name for name in given if name not in names]
     if unknown:
-        raise ConfigError(f"types: {shard.shown} has no column {unknown[0]!r}; there are {', '.join(map(repr, names))}")
+        raise ConfigError(
+            f"types: {shard.shown} has no column {unknown[0]!r}; there are {', '.join(map(repr, names))}"
+        )
     try:
         return {name: pa.type_for_alias(given.get(name, "string")) for name in names}
     except ValueError as error:
-        raise ConfigError(f"types: {error}; as in 'int64', 'float32', 'bool', 'timestamp[s]'") from None
+        raise ConfigError(
+            f"types: {error}; as in 'int64', 'float32', 'bool', 'timestamp[s]'"
+        ) from None
 
 
 @contextmanager
@@ -214,4 +262,6 @@ def _damage(shard: Shard, offset: int) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        raise shard.error(f"damaged CSV, or values not of the type given: {error}", offset) from error
+        raise shard.error(
+            f"damaged CSV, or values not of the type given: {error}", offset
+        ) from error

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from rayingest.errors import DataError
 from rayingest.formats.blocks import single_block
-from rayingest.formats.bundles import File, bundle, unbundle
 from rayingest.formats.columns import nullable_column
+from rayingest.formats.file_groups import File, bundle, unbundle
 from rayingest.formats.protocol import (
     FAULT,
     FILE,
@@ -30,7 +30,7 @@ from rayingest.formats.protocol import (
     check_columns,
     raw_table,
 )
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
@@ -85,16 +85,22 @@ class Files(Format):
         table[FILE] = pa.array([redact(root + file.path) for file in files])
         table[OFFSET] = pa.array(np.zeros(len(files), np.int64))
         if any(fault for _, fault in found):
-            table[FAULT] = nullable_column([None if fault is None else fault.encode() for _, fault in found], text=True)
+            table[FAULT] = nullable_column(
+                [None if fault is None else fault.encode() for _, fault in found], text=True
+            )
         named = Shard(shard.storage, root, shard.size)
-        encodings = {self.contents: self.encoding} if self.encoding and self.contents in wanted else None
+        encodings = (
+            {self.contents: self.encoding} if self.encoding and self.contents in wanted else None
+        )
         return [raw_table(named, table, encodings)] * len(blocks)
 
 
 FORMAT = Files()
 
 
-def _contents(storage: Storage, root: str, files: Sequence[File]) -> list[tuple[bytes | None, str | None]]:
+def _contents(
+    storage: Storage, root: str, files: Sequence[File]
+) -> list[tuple[bytes | None, str | None]]:
     """Of each file its bytes, or why they cannot be had. DataError where that may pass: all are to be read again."""
 
     def one(file: File) -> tuple[bytes | None, str | None]:
@@ -105,7 +111,10 @@ def _contents(storage: Storage, root: str, files: Sequence[File]) -> list[tuple[
                 raise
             return None, error.reason
         if len(data) != file.size:
-            return None, f"the file changed since it was indexed: {file.size} bytes then, {len(data)} now"
+            return (
+                None,
+                f"the file changed since it was indexed: {file.size} bytes then, {len(data)} now",
+            )
         return data, None
 
     if local_path(root or files[0].path) is not None:

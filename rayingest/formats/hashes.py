@@ -25,7 +25,11 @@ def check_hashes(shard: Shard, expected: Mapping[str, str], chunks: Iterable[byt
 def _new(algorithm: str, shard: Shard) -> Any:
     if algorithm in hashlib.algorithms_available:
         return hashlib.new(algorithm, usedforsecurity=False)
-    made = getattr(needed("xxhash", "mds", f"the hash {algorithm} of {shard.shown}"), algorithm, None)
+    made = getattr(
+        needed("xxhash", "mds", f"the hash {algorithm} of {shard.shown}"), algorithm, None
+    )
     if made is None:
-        raise ConfigError(f"{shard.shown}: its index.json has a hash {algorithm!r}, which is not known")
+        raise ConfigError(
+            f"{shard.shown}: its index.json has a hash {algorithm!r}, which is not known"
+        )
     return made()

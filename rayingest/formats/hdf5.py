@@ -19,7 +19,7 @@ from rayingest.errors import ConfigError
 from rayingest.formats.arrays import check_rows, row_blocks, rows_table
 from rayingest.formats.optional import needed
 from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 
 FIELDS = "fields"
 """The option: which data sets are fields."""
@@ -53,7 +53,10 @@ class Hdf5(Format):
         with _opened(shard) as file:
             fields = _fields(shard, file)
             names = check_columns(shard, list(fields), columns)
-            return [rows_table(shard, block, {name: _rows(fields[name], block) for name in names}) for block in blocks]
+            return [
+                rows_table(shard, block, {name: _rows(fields[name], block) for name in names})
+                for block in blocks
+            ]
 
 
 FORMAT = Hdf5()
@@ -73,7 +76,9 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
     missing = [name for name in wanted or () if name not in found]
     if missing or not found:
         there = ", ".join(map(repr, found)) or "none"
-        raise ConfigError(f"{shard.shown}: no data set {missing[0] if missing else ''!r} with rows; there are {there}")
+        raise ConfigError(
+            f"{shard.shown}: no data set {missing[0] if missing else ''!r} with rows; there are {there}"
+        )
     fields = {name: found[name] for name in wanted} if wanted else found
     for name, data in fields.items():
         if data.is_virtual or data.external:

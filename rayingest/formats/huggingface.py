@@ -24,7 +24,11 @@ def plain_features(table: pa.Table) -> pa.Table:
 
     DataError where media are not in the table but in files that it names.
     """
-    features = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    features = (
+        json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+        .get("info", {})
+        .get("features", {})
+    )
     encodings: dict[str, str] = {}
     for place, name in enumerate(table.column_names):
         feature = features.get(name)
@@ -48,7 +52,9 @@ def _media(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     data, path = pc.struct_field(column, "bytes"), pc.struct_field(column, "path")
     elsewhere = pc.and_(pc.is_null(data), pc.is_valid(path))
     if pc.any(elsewhere).as_py():
-        raise DataError(f"field {name!r} names a file and does not hold it: write the data with its media embedded")
+        raise DataError(
+            f"field {name!r} names a file and does not hold it: write the data with its media embedded"
+        )
     return data
 
 
@@ -61,5 +67,7 @@ def _arrays(column: pa.ChunkedArray, shape: list[Any], dtype: np.dtype[Any]) -> 
         values = values.flatten()
     if None in shape or values.null_count or len(values) != len(column) * math.prod(shape):
         return None
-    data = np.asarray(values.to_pylist() if pa.types.is_boolean(values.type) else np.from_dlpack(values), dtype)
+    data = np.asarray(
+        values.to_pylist() if pa.types.is_boolean(values.type) else np.from_dlpack(values), dtype
+    )
     return fixed_column(data.tobytes(), len(column))

@@ -9,7 +9,20 @@ class Images(Files):
     """Files as `files` has them, but for their contents: field `image`, decoded as one."""
 
     name = "images"
-    suffixes = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".pbm", ".pnm", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+    suffixes = (
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".webp",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".gif",
+    )
     contents = "image"
     encoding = "jpg"  # whose decoder takes every kind of image
 

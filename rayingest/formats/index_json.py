@@ -52,12 +52,25 @@ def list_indexed(
     names, in its order.
     """
     found = find_shards(urls, (*suffixes, "/" + index_name), storage)
-    indexed = {shard.url.removesuffix(index_name) for shard in found if shard.url.endswith("/" + index_name)}
+    indexed = {
+        shard.url.removesuffix(index_name)
+        for shard in found
+        if shard.url.endswith("/" + index_name)
+    }
     shards = {shard.url: shard for shard in found if not shard.url.endswith("/" + index_name)}
-    tops = {folder for folder in indexed if not any(above in indexed for above in _folders(folder[:-1]))}
-    by_folder = {folder: dict.fromkeys(_named(storage, folder, index_name, shards, parse)) for folder in sorted(tops)}
+    tops = {
+        folder for folder in indexed if not any(above in indexed for above in _folders(folder[:-1]))
+    }
+    by_folder = {
+        folder: dict.fromkeys(_named(storage, folder, index_name, shards, parse))
+        for folder in sorted(tops)
+    }
     folder_of = {url: folder for folder, named in by_folder.items() for url in named}
-    left = {url for url in shards if url not in folder_of and any(folder in tops for folder in _folders(url))}
+    left = {
+        url
+        for url in shards
+        if url not in folder_of and any(folder in tops for folder in _folders(url))
+    }
     if left:
         # As where a writer has kept what it compressed.
         twins = {
@@ -78,7 +91,9 @@ def list_indexed(
 
 def _log_if_any(level: int, what: str, urls: Collection[str]) -> None:
     if urls:
-        shown = ", ".join(map(redact, sorted(urls)[:_SHOWN])) + (", ..." if len(urls) > _SHOWN else "")
+        shown = ", ".join(map(redact, sorted(urls)[:_SHOWN])) + (
+            ", ..." if len(urls) > _SHOWN else ""
+        )
         _log.log(level, "%s: %s", what, shown)
 
 
@@ -86,7 +101,9 @@ def entry_of(shard: Shard, parse: Parse) -> Entry | None:
     """What the index in the shard's folder says of it; None where there is none, or it does not name the shard."""
     folder, _, name = within_url(shard.url).rpartition("/")
     is_chain = "::" in shard.url and local_path(shard.url) is None
-    return _by_name(shard.storage, folder + "/", parse).get(name) if folder and not is_chain else None
+    return (
+        _by_name(shard.storage, folder + "/", parse).get(name) if folder and not is_chain else None
+    )
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +118,9 @@ def folder_index(storage: Storage, folder: str, index_name: str = INDEX) -> Any:
 def _by_name(storage: Storage, folder: str, parse: Parse) -> dict[str, Entry]:
     index = folder_index(storage, folder)
     with index_understood(folder + INDEX):
-        return {} if index is None else {name: entry for entry in parse(index) for name in entry.sizes}
+        return (
+            {} if index is None else {name: entry for entry in parse(index) for name in entry.sizes}
+        )
 
 
 def _folders(url: str) -> Iterator[str]:
@@ -112,7 +131,9 @@ def _folders(url: str) -> Iterator[str]:
         end = url.rfind("/", 0, end)
 
 
-def _named(storage: Storage, folder: str, index_name: str, shards: Mapping[str, Found], parse: Parse) -> Iterator[str]:
+def _named(
+    storage: Storage, folder: str, index_name: str, shards: Mapping[str, Found], parse: Parse
+) -> Iterator[str]:
     """URLs of the shards that the folder's index names."""
     index = folder_index(storage, folder, index_name)
     with index_understood(folder + index_name):
@@ -121,11 +142,16 @@ def _named(storage: Storage, folder: str, index_name: str, shards: Mapping[str, 
         there = next((folder + name for name in entry.sizes if folder + name in shards), None)
         if there is None:
             name = next(iter(entry.sizes))
-            raise DataError(f"{index_name} names the shard, and it is not there", shard=redact(folder + name), offset=0)
+            raise DataError(
+                f"{index_name} names the shard, and it is not there",
+                shard=redact(folder + name),
+                offset=0,
+            )
         size, expected = shards[there].size, entry.sizes[there.removeprefix(folder)]
         if expected is not None and size != expected:
             reason = (
-                f"the shard has {size} bytes, and {expected} by its {index_name}: it is cut off or was written again"
+                f"the shard has {size} bytes, and {expected} by its {index_name}: "
+                "it is cut off or was written again"
             )
             raise DataError(reason, shard=redact(there), offset=min(size, expected))
         yield there

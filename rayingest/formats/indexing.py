@@ -14,7 +14,7 @@ from typing import Any
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard, check_options
-from rayingest.plan.manifest import Manifest, ShardBlocks
+from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
@@ -22,7 +22,13 @@ from rayingest.storage.urls import Listing
 
 
 def index_shard(
-    format_name: str, storage: Storage, url: str, size: int, block_bytes: int, strict: bool, options: Mapping[str, Any]
+    format_name: str,
+    storage: Storage,
+    url: str,
+    size: int,
+    block_bytes: int,
+    strict: bool,
+    options: Mapping[str, Any],
 ) -> ShardBlocks:
     """The blocks of one shard. DataError when it is damaged or not of `size` bytes any more."""
     format_ = get_format(format_name)
@@ -35,15 +41,19 @@ def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) ->
     """The manifest of all shards, in the order of the listing; ConfigError when there is no sample in any."""
     if len(blocks_per_shard) != len(listing):
         raise ValueError(f"{len(blocks_per_shard)} shards indexed of {len(listing)} listed")
-    manifest = Manifest.join(listing.root, listing.paths, listing.sizes, listing.marks, blocks_per_shard)
+    manifest = Manifest.join(
+        listing.root, listing.paths, listing.sizes, listing.marks, blocks_per_shard
+    )
     if not manifest.num_samples:
-        raise ConfigError(f"no sample in any of the {len(listing)} shards in {redact(listing.root)}")
+        raise ConfigError(
+            f"no sample in any of the {len(listing)} shards in {redact(listing.root)}"
+        )
     return manifest
 
 
 @dataclass(frozen=True)
-class IndexSurvey:
-    """The manifest as a `Survey`: a part is a shard."""
+class IndexScan:
+    """The manifest as a `Scan`: a part is a shard."""
 
     cache: IndexCache
 
@@ -69,7 +79,10 @@ class IndexSurvey:
         cache, listing = self.cache, self.cache.listing
         how = cache.block_bytes, cache.strict, cache.options
         shards = ((listing.url(i), int(listing.sizes[i])) for i in range(len(listing)))
-        return [partial(index_shard, cache.format_name, cache.storage, url, size, *how) for url, size in shards]
+        return [
+            partial(index_shard, cache.format_name, cache.storage, url, size, *how)
+            for url, size in shards
+        ]
 
     def join(self, results: Sequence[ShardBlocks]) -> Manifest:
         return build_manifest(self.cache.listing, results)

@@ -14,8 +14,17 @@ import pyarrow as pa
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import bytes_column
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_samples, raw_table
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    check_samples,
+    raw_table,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
 
@@ -50,7 +59,9 @@ class _Iterables(Format):
         """So many as the source has, by their numbers."""
         count = _source(options).shards
         sizes = tuple(options.get(LENGTHS) or [0] * count)
-        return Listing(f"{urls}/", tuple(map(str, range(count))), sizes, (options.get(VERSION, ""),) * count)
+        return Listing(
+            f"{urls}/", tuple(map(str, range(count))), sizes, (options.get(VERSION, ""),) * count
+        )
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
         """None."""
@@ -62,7 +73,9 @@ class _Iterables(Format):
             sizes = source.sizes(number, None)
             return _blocks(sizes, block_bytes, len(sizes) + 1)
         some = source.sizes(number, min(_LOOKED_AT, shard.size))
-        return _blocks(np.full(shard.size, some.mean() if len(some) else 0, np.int64), block_bytes, shard.size)
+        return _blocks(
+            np.full(shard.size, some.mean() if len(some) else 0, np.int64), block_bytes, shard.size
+        )
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Columns `sample` and `__offset__`, the sample's number in its shard."""
@@ -75,8 +88,12 @@ class _Iterables(Format):
                 if LENGTHS in shard.options:
                     ends = begin + len(taken)
                     reason = f"lengths promised {shard.size} samples, and the iterable ends before sample {ends}"
-                    raise shard.error(f"{reason}: give as many as there are, or no lengths", ends) from None
-                raise error.saying(f"{error.reason}; with another version= it is counted again") from None
+                    raise shard.error(
+                        f"{reason}: give as many as there are, or no lengths", ends
+                    ) from None
+                raise error.saying(
+                    f"{error.reason}; with another version= it is counted again"
+                ) from None
             offsets = pa.array(np.arange(begin, begin + samples))
             tables.append(raw_table(shard, {SAMPLE: bytes_column(taken), OFFSET: offsets}))
         return tables

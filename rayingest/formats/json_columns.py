@@ -57,7 +57,9 @@ class _Field:
             try:
                 numbers = np.array(items, _WIDE[self.wide])
             except OverflowError:
-                raise ValueError(f"field {self.name!r}: {_shortened(value)} is beyond {self.kind}") from None
+                raise ValueError(
+                    f"field {self.name!r}: {_shortened(value)} is beyond {self.kind}"
+                ) from None
             return numbers if self.is_list else self._fitting(numbers).item()
         if isinstance(value, str):
             value.encode()  # not every string that JSON can write has a UTF-8 form
@@ -86,7 +88,9 @@ class _Field:
                     raise wrong(number, str(error)) from None
             raise
         offsets = np.cumsum([0, *map(len, parts)]).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(absent, False)), pa.array(flat))
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, mask=np.append(absent, False)), pa.array(flat)
+        )
 
     def _fitting(self, numbers: np.ndarray) -> np.ndarray:
         """Collected numbers in the type's own width; ValueError where one is beyond it."""
@@ -113,7 +117,9 @@ def check_types(types: Mapping[str, str]) -> None:
     _fields(types)
 
 
-def typed_columns(lines: Sequence[bytes], types: Mapping[str, str], wrong: Wrong) -> dict[str, pa.Array]:
+def typed_columns(
+    lines: Sequence[bytes], types: Mapping[str, str], wrong: Wrong
+) -> dict[str, pa.Array]:
     """These fields of the objects that the lines are, a row a line, null where a line has no such field, or null.
 
     Raises DataError for a line that is no JSON object or has a value of another type.
@@ -127,7 +133,10 @@ def typed_columns(lines: Sequence[bytes], types: Mapping[str, str], wrong: Wrong
         except (ValueError, RecursionError) as error:
             raise wrong(number, f"no JSON object of the types given: {error}") from error
     columns = zip(*values, strict=True) if values else ([] for _ in fields)
-    return {field.name: field.column(list(column), wrong) for field, column in zip(fields, columns, strict=True)}
+    return {
+        field.name: field.column(list(column), wrong)
+        for field, column in zip(fields, columns, strict=True)
+    }
 
 
 class _Reader:
@@ -142,7 +151,11 @@ class _Reader:
             self._parser = importlib.import_module("simdjson").Parser()
 
     def __call__(self, line: bytes) -> list[Any]:
-        if self._parser is not None and line.count(b"[") <= self._lists and all(line.count(k) == 1 for k in self._keys):
+        if (
+            self._parser is not None
+            and line.count(b"[") <= self._lists
+            and all(line.count(k) == 1 for k in self._keys)
+        ):
             with suppress(Exception):
                 return self._fast(line)
         document = json.loads(line)

@@ -17,8 +17,17 @@ from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.json_columns import typed_columns
 from rayingest.formats.lines import LineFinder
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Shard,
+    check_columns,
+    check_samples,
+    raw_table,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column
 
 LINE = "__json__"
@@ -60,7 +69,10 @@ class JsonLines(Format):
         With `types`, columns of these instead of `__json__`, or those of them that are asked for.
         """
         if compression_of(shard.url):
-            return [_table(shard, list(_lines(decompressed(shard))), block, None, columns) for block in blocks]
+            return [
+                _table(shard, list(_lines(decompressed(shard))), block, None, columns)
+                for block in blocks
+            ]
         # With the byte before each block, which must be the end of a line.
         pieces = shard.ranges([(max(begin - 1, 0), end) for begin, end, _ in blocks])
         tables = []
@@ -90,17 +102,23 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def _table(shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None, columns: Columns) -> pa.Table:
+def _table(
+    shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None, columns: Columns
+) -> pa.Table:
     """The lines that are samples. `begin`: the byte at which the first line stands, None to number lines instead."""
     lengths = np.fromiter(map(len, lines), np.int64, len(lines))
-    offsets = np.arange(len(lines)) if begin is None else begin + np.cumsum(lengths + 1) - lengths - 1
+    offsets = (
+        np.arange(len(lines)) if begin is None else begin + np.cumsum(lengths + 1) - lengths - 1
+    )
     kept = [i for i, line in enumerate(lines) if line and not line.isspace()]
     samples, offsets = [lines[i].removesuffix(b"\r") for i in kept], offsets[kept]
     check_samples(shard, block, len(samples))
     types = shard.options.get(TYPES)
     if types:
         wanted = {name: types[name] for name in check_columns(shard, list(types), columns)}
-        found = typed_columns(samples, wanted, lambda i, reason: shard.error(reason, int(offsets[i])))
+        found = typed_columns(
+            samples, wanted, lambda i, reason: shard.error(reason, int(offsets[i]))
+        )
         return raw_table(shard, {**found, OFFSET: int64_column(offsets)})
     sizes = np.fromiter(map(len, samples), np.int64, len(samples))
     return raw_table(shard, {LINE: binary_column(samples, sizes), OFFSET: int64_column(offsets)})

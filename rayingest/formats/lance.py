@@ -20,8 +20,17 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, IngestError
 from rayingest.formats.arrays import row_blocks
 from rayingest.formats.optional import needed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns, check_samples
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    check_columns,
+    check_samples,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import int64_column
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found
@@ -49,14 +58,20 @@ class Lance(Format):
         for number, (size, mark) in enumerate(zip(there.sizes, there.marks, strict=True)):
             url = there.url(number)
             if _VERSIONS in url:
-                versions.setdefault(url.rpartition(_VERSIONS)[0], {})[_version(url)] = Found(url, size, mark)
+                versions.setdefault(url.rpartition(_VERSIONS)[0], {})[_version(url)] = Found(
+                    url, size, mark
+                )
         if not versions:
-            raise ConfigError(f"{redact(str(urls))}: no data set of Lance, which has a folder {_VERSIONS.strip('/')!r}")
+            raise ConfigError(
+                f"{redact(str(urls))}: no data set of Lance, which has a folder {_VERSIONS.strip('/')!r}"
+            )
         wanted = options.get(VERSION)
         for folder, found in versions.items():
             if wanted is not None and wanted not in found:
                 listed = ", ".join(map(str, sorted(found)))
-                raise ConfigError(f"{VERSION}={wanted}: {redact(folder)} has no such version; there are {listed}")
+                raise ConfigError(
+                    f"{VERSION}={wanted}: {redact(folder)} has no such version; there are {listed}"
+                )
         return Listing.of([found[wanted or max(found)] for found in versions.values()])
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
@@ -67,7 +82,11 @@ class Lance(Format):
         """Rows are taken to be of one size."""
         with _opened(shard) as data:
             folder = _folder(shard)
-            files = [f"{folder}/data/{file.path}" for part in data.get_fragments() for file in part.data_files()]
+            files = [
+                f"{folder}/data/{file.path}"
+                for part in data.get_fragments()
+                for file in part.data_files()
+            ]
             nbytes = sum(map(os.path.getsize, files))
             rows = data.count_rows()
             return row_blocks(rows, -(-nbytes // max(1, rows)), block_bytes)
@@ -103,7 +122,9 @@ def _version(url: str) -> int:
 def _folder(shard: Shard) -> str:
     path = local_path(shard.url)
     if path is None:
-        raise ConfigError(f"{shard.shown}: Lance's library opens files by itself, so they must be local")
+        raise ConfigError(
+            f"{shard.shown}: Lance's library opens files by itself, so they must be local"
+        )
     return path.rpartition(_VERSIONS)[0]
 
 

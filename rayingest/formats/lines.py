@@ -22,7 +22,9 @@ class LineFinder:
         self._stripped = blank
         self._may_be_blank = np.isin(np.arange(256), list(blank))
         self._at = 0
-        self._blank = True  # whether all seen so far of the unfinished line is of what blank lines have
+        self._blank = (
+            True  # whether all seen so far of the unfinished line is of what blank lines have
+        )
 
     def feed(self, chunk: bytes) -> tuple[np.ndarray, np.ndarray]:
         """The lines that end in this chunk: int64 arrays of where they begin, and end with their line end."""
@@ -42,7 +44,10 @@ class LineFinder:
         kept[0] = kept[0] or not self._blank
         begins, ends = begins + self._at, ends + self._at
         begins[0] = self.begin
-        self.begin, self._blank = int(ends[-1]), not chunk[ends[-1] - self._at :].strip(self._stripped)
+        self.begin, self._blank = (
+            int(ends[-1]),
+            not chunk[ends[-1] - self._at :].strip(self._stripped),
+        )
         self._at += len(chunk)
         return begins[kept], ends[kept]
 

@@ -18,11 +18,18 @@ import pyarrow as pa
 from rayingest.formats.arrow import index_part, read_part
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, decompressed
-from rayingest.formats.index_json import INDEX, Entry, entry_of, folder_index, index_understood, list_indexed
+from rayingest.formats.index_json import (
+    INDEX,
+    Entry,
+    entry_of,
+    folder_index,
+    index_understood,
+    list_indexed,
+)
 from rayingest.formats.litdata_columns import LitColumn, columns_of
-from rayingest.formats.packed import packed_table, parse_head
+from rayingest.formats.offset_table import packed_table, parse_head
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
 
@@ -58,7 +65,9 @@ class LitData(Format):
             _columns(shard)
         entry, samples = entry_of(shard, _entries), int(blocks.samples.sum())
         if entry is not None and entry.samples != samples:
-            raise shard.error(f"it holds {samples} samples, and {entry.samples} by its index.json", 0)
+            raise shard.error(
+                f"it holds {samples} samples, and {entry.samples} by its index.json", 0
+            )
         return blocks
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
@@ -69,7 +78,10 @@ class LitData(Format):
             chunk, data = _whole(shard)
             begin, end = int(chunk.offsets[0]), int(chunk.offsets[-1])
             samples = memoryview(data)[begin:end]
-            return [packed_table(shard, _columns(shard), samples, begin, block, columns) for block in blocks]
+            return [
+                packed_table(shard, _columns(shard), samples, begin, block, columns)
+                for block in blocks
+            ]
         arrow = _arrow_of(shard.storage, shard.url, shard.size)
         if arrow is not None:
             return [_flat(shard, table, columns) for table in read_part(shard, arrow, blocks, None)]
@@ -126,14 +138,20 @@ def _whole(shard: Shard) -> tuple[_Chunk, bytes]:
 
 def _parse(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Chunk:
     if read(0, min(8, size)).startswith(_FRAMED):
-        raise shard.error("chunks that are compressed batch by batch are not read: write them again without", 0)
+        raise shard.error(
+            "chunks that are compressed batch by batch are not read: write them again without", 0
+        )
     offsets, _ = parse_head(shard, size, read)
     end = int(offsets[-1])
     if end == size:
         return _Chunk(offsets, None)
-    length, magic = _FOOTER.unpack(read(max(end, size - _FOOTER.size), size).rjust(_FOOTER.size, b"\0"))
+    length, magic = _FOOTER.unpack(
+        read(max(end, size - _FOOTER.size), size).rjust(_FOOTER.size, b"\0")
+    )
     if magic != _ARROW or end + length + _FOOTER.size != size:
-        raise shard.error(f"its samples end at {end}, and what follows up to {size} is not known", end)
+        raise shard.error(
+            f"its samples end at {end}, and what follows up to {size} is not known", end
+        )
     return _Chunk(offsets, None if offsets[0] < end else (end, end + length))
 
 

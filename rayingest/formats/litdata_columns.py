@@ -19,12 +19,27 @@ from rayingest.formats.columns import Bytes, bytes_column, lists_column, number_
 from rayingest.formats.values import items, npy, ppm
 
 _NUMBERS = {"int": np.dtype("<i8"), "float": np.dtype("<f8")}
-_DECODED = {"json": "json", "jpeg": "jpg", "image": "jpg", "tifffile": "tif", "pil": "ppm", "jpeg_array": "jpg"}
-_DECODED |= {"numpy": "npy", "tensor": "npy", "no_header_numpy": "npy", "no_header_tensor": "npy", "pickle": "pkl"}
+_DECODED = {
+    "json": "json",
+    "jpeg": "jpg",
+    "image": "jpg",
+    "tifffile": "tif",
+    "pil": "ppm",
+    "jpeg_array": "jpg",
+}
+_DECODED |= {
+    "numpy": "npy",
+    "tensor": "npy",
+    "no_header_numpy": "npy",
+    "no_header_tensor": "npy",
+    "pickle": "pkl",
+}
 _TEXTS = ("str", "text")
 _BYTES = ("bytes", "file", "video", "audio", "nifti", "mesh", "pdf")
 # The numbers that stand for dtypes, in the order of the lists that its writer has of NumPy's and PyTorch's.
-_NUMPY = dict(enumerate(["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"]))
+_NUMPY = dict(
+    enumerate(["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"])
+)
 _TORCH = dict(enumerate(["f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2"]))
 _TORCH |= dict(enumerate(["u1", "i1", "i2", "i2", "i4", "i4", "i8", "i8", "?", "u2"], 11))
 # JSON that is kept as a list of one type: the byte in front tells which.
@@ -61,7 +76,9 @@ class LitColumn:
         if self.kind.startswith("no_header"):
             dtype = _dtype(_NUMPY if self.kind.endswith("numpy") else _TORCH, int(self.detail))
             values = [npy(value, dtype, (len(value) // dtype.itemsize,)) for value in values]
-        return bytes_column([make(value) for value in values] if make else values, text=self.kind in _TEXTS)
+        return bytes_column(
+            [make(value) for value in values] if make else values, text=self.kind in _TEXTS
+        )
 
 
 def columns_of(config: Mapping[str, Any]) -> tuple[LitColumn, ...]:
@@ -69,13 +86,17 @@ def columns_of(config: Mapping[str, Any]) -> tuple[LitColumn, ...]:
     if config.get("encryption"):
         raise ValueError("encrypted chunks are not read")
     if config.get("item_loader", "PyTreeLoader") != "PyTreeLoader":
-        raise ValueError(f"chunks of its {config['item_loader']} are not read, only those of single samples")
+        raise ValueError(
+            f"chunks of its {config['item_loader']} are not read, only those of single samples"
+        )
     version, tree = json.loads(config["data_spec"])
     if version != 1:
         raise ValueError(f"a data_spec of version {version} is not known")
     kinds = [kind.partition(":") for kind in config["data_format"]]
     names = list(_leaves(tree, ""))
-    return tuple(LitColumn(name, kind, detail) for name, (kind, _, detail) in zip(names, kinds, strict=True))
+    return tuple(
+        LitColumn(name, kind, detail) for name, (kind, _, detail) in zip(names, kinds, strict=True)
+    )
 
 
 def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -85,7 +106,11 @@ def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield path or "0"
         return
     context = json.loads(node["context"] or "null")
-    keys = context if isinstance(context, list) and len(context) == len(children) else range(len(children))
+    keys = (
+        context
+        if isinstance(context, list) and len(context) == len(children)
+        else range(len(children))
+    )
     for key, child in zip(keys, children, strict=True):
         yield from _leaves(child, f"{path}.{key}" if path else str(key))
 
@@ -98,12 +123,16 @@ def _dtype(dtypes: Mapping[int, str], number: int) -> np.dtype[Any]:
 
 def _numpy(data: Bytes) -> bytes:
     number, ndim = struct.unpack_from("<II", data)
-    return npy(data[8 + 4 * ndim :], _dtype(_NUMPY, number), struct.unpack_from(f"<{ndim}I", data, 8))
+    return npy(
+        data[8 + 4 * ndim :], _dtype(_NUMPY, number), struct.unpack_from(f"<{ndim}I", data, 8)
+    )
 
 
 def _tensor(data: Bytes) -> bytes:
     number, ndim = struct.unpack_from(">II", data)
-    return npy(data[8 + 4 * ndim :], _dtype(_TORCH, number), struct.unpack_from(f">{ndim}I", data, 8))
+    return npy(
+        data[8 + 4 * ndim :], _dtype(_TORCH, number), struct.unpack_from(f">{ndim}I", data, 8)
+    )
 
 
 def _json(data: Bytes) -> bytes:

@@ -21,8 +21,17 @@ from rayingest.errors import ConfigError
 from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.columns import bytes_column
 from rayingest.formats.optional import needed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Shard,
+    check_columns,
+    check_samples,
+    raw_table,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 
@@ -65,12 +74,18 @@ class Lmdb(Format):
             place = min(begin // _EVERY, len(starts) - 1)
             with _entries(shard, starts[place]) as cursor:
                 skipped = _skipped(shard)
-                samples = ((bytes(key), bytes(value)) for key, value in cursor if bytes(key) not in skipped)
+                samples = (
+                    (bytes(key), bytes(value)) for key, value in cursor if bytes(key) not in skipped
+                )
                 found = list(islice(samples, begin - place * _EVERY, end - place * _EVERY))
             check_samples(shard, block, len(found))
             both = {name: [entry[i] for entry in found] for i, name in enumerate(("key", "value"))}
             offsets = pa.array(np.arange(begin, begin + len(found)))
-            tables.append(raw_table(shard, {**{name: bytes_column(both[name]) for name in names}, OFFSET: offsets}))
+            tables.append(
+                raw_table(
+                    shard, {**{name: bytes_column(both[name]) for name in names}, OFFSET: offsets}
+                )
+            )
         return tables
 
 
@@ -85,7 +100,9 @@ def _skipped(shard: Shard) -> frozenset[bytes]:
 def _starts(storage: Storage, url: str, size: int, skipped: frozenset[bytes]) -> list[bytes]:
     """Every 256th sample's key."""
     with _entries(Shard(storage, url, size), values=False) as cursor:
-        return list(islice((bytes(key) for key in cursor if bytes(key) not in skipped), 0, None, _EVERY)) or [b""]
+        return list(
+            islice((bytes(key) for key in cursor if bytes(key) not in skipped), 0, None, _EVERY)
+        ) or [b""]
 
 
 @contextmanager
@@ -98,11 +115,20 @@ def _entries(shard: Shard, first: bytes = b"", *, values: bool = True) -> Iterat
     shard.storage.check_size(shard.url, shard.size, shard.mark)
     with _opening:
         try:
-            options = {"subdir": False, "readonly": True, "lock": False, "readahead": False, "create": False}
+            options = {
+                "subdir": False,
+                "readonly": True,
+                "lock": False,
+                "readahead": False,
+                "create": False,
+            }
             with lmdb.open(path, **options) as environment:
                 pages, length = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
                 if pages * length > shard.size:
-                    raise shard.error(f"the database is cut off: it has {pages} pages of {length} bytes", shard.size)
+                    raise shard.error(
+                        f"the database is cut off: it has {pages} pages of {length} bytes",
+                        shard.size,
+                    )
                 with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
                     cursor.set_range(first)
                     yield cursor.iternext(keys=True, values=values)

@@ -21,9 +21,9 @@ from rayingest.formats.compression import EXPANSION, compression_of, decompresse
 from rayingest.formats.hashes import check_hashes
 from rayingest.formats.index_json import Entry, entry_of, list_indexed
 from rayingest.formats.mds_columns import MdsColumn
-from rayingest.formats.packed import packed_table, parse_head
+from rayingest.formats.offset_table import packed_table, parse_head
 from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
 
@@ -60,7 +60,9 @@ class Mds(Format):
             blocks = builder.finish()
         samples = len(head.offsets) - 1
         if entry is not None and entry.samples != samples:
-            raise shard.error(f"it holds {samples} samples, and {entry.samples} by its index.json", 0)
+            raise shard.error(
+                f"it holds {samples} samples, and {entry.samples} by its index.json", 0
+            )
         return blocks
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
@@ -71,7 +73,10 @@ class Mds(Format):
             head, data = _whole(shard, entry_of(shard, _entries))
             begin, end = int(head.offsets[0]), int(head.offsets[-1])
             samples = memoryview(data)[begin:end]
-            return [packed_table(shard, head.columns, samples, begin, block, columns) for block in blocks]
+            return [
+                packed_table(shard, head.columns, samples, begin, block, columns)
+                for block in blocks
+            ]
         head = _remembered_head(shard.storage, shard.url, shard.size)
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [
@@ -95,7 +100,9 @@ def _entries(index: Any) -> list[Entry]:
     entries = []
     for one in index["shards"]:
         if (one["format"], one["version"]) != ("mds", 2):
-            raise ValueError(f"a shard of format {one['format']!r}, version {one['version']}; only MDS 2 is read")
+            raise ValueError(
+                f"a shard of format {one['format']!r}, version {one['version']}; only MDS 2 is read"
+            )
         files = [one[kind] for kind in ("raw_data", "zip_data") if one[kind]]
         sizes = {file["basename"]: file["bytes"] for file in files}
         entries.append(Entry(sizes, one["samples"], one["raw_data"]["hashes"]))
@@ -124,11 +131,18 @@ def _head(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Head:
     """`read(begin, end)` gives bytes of the shard, which has `size` of them."""
     offsets, description = parse_head(shard, size, read)
     if offsets[-1] != size:
-        raise shard.error(f"its samples end at {offsets[-1]}, and it has {size} bytes: damaged, or data follows", 0)
+        raise shard.error(
+            f"its samples end at {offsets[-1]}, and it has {size} bytes: damaged, or data follows",
+            0,
+        )
     try:
         config = json.loads(description)
-        described = zip(config["column_names"], config["column_encodings"], config["column_sizes"], strict=True)
+        described = zip(
+            config["column_names"], config["column_encodings"], config["column_sizes"], strict=True
+        )
         return _Head(tuple(MdsColumn(*column) for column in described), offsets)
     except (KeyError, TypeError, ValueError) as error:
         place = int(offsets[0]) - len(description)
-        raise shard.error(f"not MDS, or damaged: its description of columns cannot be used: {error}", place) from error
+        raise shard.error(
+            f"not MDS, or damaged: its description of columns cannot be used: {error}", place
+        ) from error

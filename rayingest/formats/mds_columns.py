@@ -23,13 +23,44 @@ from rayingest.formats.columns import (
 )
 from rayingest.formats.values import items, npy, ppm
 
-_NUMBERS = {f"{kind}{bits}": np.dtype(f"<{kind[0]}{bits // 8}") for kind in ("uint", "int") for bits in (8, 16, 32, 64)}
-_NUMBERS |= {f"float{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)} | {"int": np.dtype("<i8")}
-_DECODED = {"json": "json", "jpeg": "jpg", "png": "png", "pil": "ppm", "pkl": "pkl", "ndarray": "npy"}
+_NUMBERS = {
+    f"{kind}{bits}": np.dtype(f"<{kind[0]}{bits // 8}")
+    for kind in ("uint", "int")
+    for bits in (8, 16, 32, 64)
+}
+_NUMBERS |= {f"float{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)} | {
+    "int": np.dtype("<i8")
+}
+_DECODED = {
+    "json": "json",
+    "jpeg": "jpg",
+    "png": "png",
+    "pil": "ppm",
+    "pkl": "pkl",
+    "ndarray": "npy",
+}
 _DECODED |= {"str_int": "int", "str_float": "float", "str_decimal": "decimal"}
-_LISTS = {"list[jpeg]": "jpg", "list[png]": "png", "list[pil]": "ppm", "jpeg_array": "jpg", "jpegarray": "jpg"}
+_LISTS = {
+    "list[jpeg]": "jpg",
+    "list[png]": "png",
+    "list[pil]": "ppm",
+    "jpeg_array": "jpg",
+    "jpegarray": "jpg",
+}
 # The byte that tells a dtype, and the widths that a shape's numbers may have.
-_DTYPES = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 18: "f2", 32: "u4", 33: "i4", 34: "f4", 64: "u8", 65: "i8", 66: "f8"}
+_DTYPES = {
+    8: "u1",
+    9: "i1",
+    16: "u2",
+    17: "i2",
+    18: "f2",
+    32: "u4",
+    33: "i4",
+    34: "f4",
+    64: "u8",
+    65: "i8",
+    66: "f8",
+}
 _WIDTHS = ("B", "H", "I", "Q")
 
 
@@ -45,7 +76,9 @@ class MdsColumn:
 
     def __post_init__(self) -> None:
         if self.kind not in {"bytes", "str", *_NUMBERS, *_DECODED, *_LISTS}:
-            raise ValueError(f"column {self.name!r} has the encoding {self.encoding!r}, which is not known")
+            raise ValueError(
+                f"column {self.name!r} has the encoding {self.encoding!r}, which is not known"
+            )
 
     @property
     def kind(self) -> str:
@@ -71,11 +104,17 @@ class MdsColumn:
         if self.kind in _LISTS:
             make = ppm if self.encoding == "list[pil]" else bytes
             skipped = 4 if self.encoding.startswith("list") else 0  # of no meaning so far
-            return lists_column([[make(item) for item in items(value, skipped)] for value in values])
+            return lists_column(
+                [[make(item) for item in items(value, skipped)] for value in values]
+            )
         dtype, shape = self._array
         if self.kind == "ndarray" and shape is None:
             return bytes_column([_array_file(value, dtype) for value in values])
-        return bytes_column(values) if self.size is None else fixed_column(b"".join(values), len(values))
+        return (
+            bytes_column(values)
+            if self.size is None
+            else fixed_column(b"".join(values), len(values))
+        )
 
     @property
     def _array(self) -> tuple[np.dtype | None, tuple[int, ...] | None]:
@@ -83,7 +122,9 @@ class MdsColumn:
         _, dtype, shape = (*self.encoding.split(":"), "", "")[:3]
         if self.kind != "ndarray":
             return None, None
-        return _NUMBERS[dtype] if dtype else None, tuple(map(int, shape.split(","))) if shape else None
+        return _NUMBERS[dtype] if dtype else None, tuple(
+            map(int, shape.split(","))
+        ) if shape else None
 
 
 def _array_file(data: Bytes, dtype: np.dtype | None) -> bytes:

@@ -25,14 +25,23 @@ from rayingest.formats.arrays import check_rows, row_blocks, row_bytes, rows_tab
 from rayingest.formats.blocks import single_block
 from rayingest.formats.compression import EXPANSION, check_growth
 from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import within_url
 
 ARRAY = "array"
 
 _LOCAL_HEADER = 30
-_RAISED = (ValueError, OverflowError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, SyntaxError, TokenError)
+_RAISED = (
+    ValueError,
+    OverflowError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
+    SyntaxError,
+    TokenError,
+)
 
 
 class Npy(Format):
@@ -47,7 +56,10 @@ class Npy(Format):
         rows = {name: array.rows for name, array in arrays.items()}
         if len(set(rows.values())) != 1:
             raise ConfigError(f"{shard.shown}: its arrays have not as many rows each: {rows}")
-        count, nbytes = next(iter(rows.values())), sum(row_bytes(a.dtype, a.shape) for a in arrays.values())
+        count, nbytes = (
+            next(iter(rows.values())),
+            sum(row_bytes(a.dtype, a.shape) for a in arrays.values()),
+        )
         if any(array.begin is None for array in arrays.values()):
             return single_block(count, count, count * nbytes)
         return row_blocks(count, nbytes, block_bytes)
@@ -63,7 +75,9 @@ class Npy(Format):
         for block in blocks:
             ranges = [arrays[name].range(block) for name in names]
             rows = zip(names, shard.ranges(ranges), strict=True)
-            tables.append(rows_table(shard, block, {name: arrays[name].parse(data) for name, data in rows}))
+            tables.append(
+                rows_table(shard, block, {name: arrays[name].parse(data) for name, data in rows})
+            )
         return tables
 
 
@@ -104,10 +118,15 @@ def _arrays(shard: Shard) -> dict[str, _Array]:
             members = archive.infolist()
             if not members:
                 raise shard.error("there is no array in it", 0)
-            return {info.filename.removesuffix(".npy"): _member(shard, file, archive, info) for info in members}
+            return {
+                info.filename.removesuffix(".npy"): _member(shard, file, archive, info)
+                for info in members
+            }
 
 
-def _member(shard: Shard, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
+def _member(
+    shard: Shard, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> _Array:
     if info.compress_type != zipfile.ZIP_STORED:
         with archive.open(info) as contents:
             found = _header(shard, contents, info.filename, info.file_size)
@@ -123,19 +142,27 @@ def _member(shard: Shard, file: BinaryIO, archive: zipfile.ZipFile, info: zipfil
 def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
     """What an array's header says; its rows must end at byte `end`."""
     version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
     if read is None:
         raise ConfigError(f"{shard.shown}: {name} is of .npy version {version}, which is not read")
     shape, fortran, dtype = read(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names:
-        raise ConfigError(f"{shard.shown}: {name} holds {dtype}; arrays of objects and of structures are not read")
+        raise ConfigError(
+            f"{shard.shown}: {name} holds {dtype}; arrays of objects and of structures are not read"
+        )
     if not shape or (fortran and len(shape) > 1):
         what = "no rows" if not shape else "its rows in Fortran's order, one not behind the other"
         raise ConfigError(f"{shard.shown}: {name} has {what}; save it with numpy.ascontiguousarray")
     check_rows(shard, name, dtype, shape[1:])
     if begin + row_bytes(dtype, shape) != end:
-        raise shard.error(f"{name} has {end - begin} bytes for its shape {shape} of {dtype}: cut off or damaged", begin)
+        raise shard.error(
+            f"{name} has {end - begin} bytes for its shape {shape} of {dtype}: cut off or damaged",
+            begin,
+        )
     return _Array(dtype, shape[1:], shape[0], begin)
 
 
@@ -145,7 +172,9 @@ def _unpacked(shard: Shard, names: Sequence[str]) -> dict[str, np.ndarray]:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_growth(shard, sum(members[name].file_size for name in names), 0)
         return {
-            name: np.lib.format.read_array(io.BytesIO(archive.read(members[name])), allow_pickle=False)
+            name: np.lib.format.read_array(
+                io.BytesIO(archive.read(members[name])), allow_pickle=False
+            )
             for name in names
         }
 
@@ -158,6 +187,8 @@ def _damage(shard: Shard) -> Iterator[None]:
     try:
         yield
     except (*_RAISED, OSError) as error:
-        if isinstance(error, ConfigError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+        if isinstance(error, ConfigError) or (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):
             raise
         raise shard.error(f"not a whole file of NumPy's: {error}", 0) from error

@@ -13,4 +13,6 @@ def needed(module: str, extra: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{what} needs {error.name or module!r}: pip install 'rayingest[{extra}]'") from None
+        raise ConfigError(
+            f"{what} needs {error.name or module!r}: pip install 'rayingest[{extra}]'"
+        ) from None

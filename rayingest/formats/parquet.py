@@ -16,12 +16,28 @@ import pyarrow.parquet as pq
 
 from rayingest.formats.huggingface import plain_features
 from rayingest.formats.parquet_footer import check_footer, rows_in
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Shard,
+    check_columns,
+    check_samples,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import int64_column
 
 # What one value takes in memory, at least; of byte arrays the offset, their bytes counting apart.
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+_WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "INT64": 8,
+    "INT96": 8,
+    "FLOAT": 4,
+    "DOUBLE": 8,
+    "BYTE_ARRAY": 4,
+}
 
 
 class Parquet(Format):
@@ -35,7 +51,9 @@ class Parquet(Format):
         with _opened(shard) as file:
             check_footer(file, shard)
             groups = [(i, file.metadata.row_group(i)) for i in range(file.metadata.num_row_groups)]
-            found = [(i, i + 1, group.num_rows, _memory(group)) for i, group in groups if group.num_rows]
+            found = [
+                (i, i + 1, group.num_rows, _memory(group)) for i, group in groups if group.num_rows
+            ]
         return ShardBlocks(*np.array(found, np.int64).reshape(-1, 4).T)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
@@ -67,7 +85,9 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
         table.validate(full=True)
         offsets = int64_column(np.arange(first_row, first_row + rows))
         metadata = {**(table.schema.metadata or {}), b"shard": shard.shown.encode()}
-        return plain_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(metadata)
+        return plain_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(
+            metadata
+        )
 
 
 @contextmanager

@@ -16,7 +16,11 @@ from rayingest.storage.range_file import RangeFile
 
 def rows_in(file: pq.ParquetFile, begin: int, end: int) -> int:
     """Rows in row groups [begin, end): a read of no columns reads nothing."""
-    return int(file.read_row_groups(list(range(begin, end)), columns=[]).num_rows) if begin < end else 0
+    return (
+        int(file.read_row_groups(list(range(begin, end)), columns=[]).num_rows)
+        if begin < end
+        else 0
+    )
 
 
 def check_footer(file: pq.ParquetFile, shard: Shard) -> None:
@@ -29,17 +33,22 @@ def check_footer(file: pq.ParquetFile, shard: Shard) -> None:
     unread = RangeFile(_reached, shard.size)
     with suppress(_ReachedError):
         # pyarrow looks at the metadata of all that it is to read before its first byte.
-        pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).read_row_groups(list(range(groups)))
+        pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).read_row_groups(
+            list(range(groups))
+        )
     if rows_in(file, 0, groups) != metadata.num_rows:
         raise shard.error("damaged Parquet file: its row groups do not add up to its rows", 0)
-    flat = [i for i in range(metadata.num_columns) if not file.schema.column(i).max_repetition_level]
+    flat = [
+        i for i in range(metadata.num_columns) if not file.schema.column(i).max_repetition_level
+    ]
     first_row = 0
     for group in map(metadata.row_group, range(groups)):
         wrong = [i for i in flat if group.column(i).num_values != group.num_rows]
         if wrong:
             name = file.schema.column(wrong[0]).path
             raise shard.error(
-                f"damaged Parquet file: column {name!r} has not as many values as its row group has rows", first_row
+                f"damaged Parquet file: column {name!r} has not as many values as its row group has rows",
+                first_row,
             )
         first_row += group.num_rows
 

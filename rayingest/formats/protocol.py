@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.columns import with_encodings
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, list_shards
@@ -105,7 +105,9 @@ def check_options(format_: Format, options: Options) -> None:
     unknown = sorted(set(options) - set(format_.option_names))
     if unknown:
         allowed = ", ".join(format_.option_names) or "none"
-        raise ConfigError(f"unknown option {unknown[0]!r} for format {format_.name!r}; allowed: {allowed}")
+        raise ConfigError(
+            f"unknown option {unknown[0]!r} for format {format_.name!r}; allowed: {allowed}"
+        )
 
 
 def check_samples(shard: Shard, block: Block, found: int) -> None:
@@ -124,14 +126,20 @@ def check_columns(shard: Shard, there: Sequence[str], columns: Columns) -> tuple
     if ours := [name for name in (OFFSET, FILE, FAULT) if name in there]:
         raise ConfigError(f"{shard.shown}: a column may not be called {ours[0]!r}")
     if twice := [name for i, name in enumerate(there) if name in there[:i]]:
-        raise ConfigError(f"{shard.shown}: two columns are called {twice[0]!r}; write the file with a name for each")
+        raise ConfigError(
+            f"{shard.shown}: two columns are called {twice[0]!r}; write the file with a name for each"
+        )
     unknown = [name for name in columns or () if name not in there and name != OFFSET]
     if unknown:
-        raise ConfigError(f"{shard.shown}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}")
+        raise ConfigError(
+            f"{shard.shown}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}"
+        )
     return tuple(name for name in (there if columns is None else columns) if name != OFFSET)
 
 
-def raw_table(shard: Shard, columns: Mapping[str, pa.Array], encodings: Mapping[str, str] | None = None) -> pa.Table:
+def raw_table(
+    shard: Shard, columns: Mapping[str, pa.Array], encodings: Mapping[str, str] | None = None
+) -> pa.Table:
     """A table that names the shard it is from; `encodings` as in `columns`, by column."""
     table = pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.shown.encode()})
     return with_encodings(table, encodings) if encodings else table

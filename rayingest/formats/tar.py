@@ -90,7 +90,9 @@ def check_end(source: Source, offset: int, strict: bool) -> None:
     """
     first, second = source.at(offset, BLOCK), source.at(offset + BLOCK, BLOCK)
     if first and second and second != _ZERO[: len(second)]:
-        raise DataError("a zero block stands in the middle of the tar", shard=source.shard, offset=offset)
+        raise DataError(
+            "a zero block stands in the middle of the tar", shard=source.shard, offset=offset
+        )
     if not strict:
         return
     if len(first) < BLOCK or len(second) < BLOCK:
@@ -118,7 +120,9 @@ def check_end(source: Source, offset: int, strict: bool) -> None:
         )
 
 
-def _member(source: Source, header: bytes, offset: int, at: int, extended: bytes | None, size: int) -> Member:
+def _member(
+    source: Source, header: bytes, offset: int, at: int, extended: bytes | None, size: int
+) -> Member:
     """`extended`: the name that extension headers gave."""
     kind, name = header[156:157], extended
     if name is None:
@@ -131,21 +135,37 @@ def _member(source: Source, header: bytes, offset: int, at: int, extended: bytes
         # Before POSIX a directory was an empty file whose name ends in a slash.
         folder = text.endswith("/")
         if folder and (size or extended is not None):
-            raise DataError(f"member {text!r} is a file by its type, a folder by name", shard=source.shard, offset=at)
+            raise DataError(
+                f"member {text!r} is a file by its type, a folder by name",
+                shard=source.shard,
+                offset=at,
+            )
         return Member(text, offset, at + BLOCK, size, regular=not folder)
     if kind in _WITHOUT_DATA:
         return Member(text, offset, at + BLOCK, 0, regular=False)
     if kind in _NO_FILE:
         return Member(text, offset, at + BLOCK, size, regular=False)
-    what = {b"S": "a sparse file", b"M": "continued from another volume"}.get(kind, f"of unknown type {kind!r}")
-    raise DataError(f"member {text!r} is {what}, which is not supported", shard=source.shard, offset=at)
+    what = {b"S": "a sparse file", b"M": "continued from another volume"}.get(
+        kind, f"of unknown type {kind!r}"
+    )
+    raise DataError(
+        f"member {text!r} is {what}, which is not supported", shard=source.shard, offset=at
+    )
 
 
 def _refuse_early_end(source: Source, at: int, offset: int, header: bytes) -> None:
     if at != offset:
-        raise DataError("the tar ends after an extension header, before its member", shard=source.shard, offset=at)
+        raise DataError(
+            "the tar ends after an extension header, before its member",
+            shard=source.shard,
+            offset=at,
+        )
     if not header and source.end is not None and source.end < at:
-        raise DataError(f"the tar is cut off inside the member before {at}", shard=source.shard, offset=source.end)
+        raise DataError(
+            f"the tar is cut off inside the member before {at}",
+            shard=source.shard,
+            offset=source.end,
+        )
 
 
 def _check_sum(header: bytes, shard: str, at: int) -> None:
@@ -171,13 +191,19 @@ def _number(field: bytes, shard: str, at: int) -> int:
 
 def _extension(source: Source, at: int, length: int) -> bytes:
     if length > _MAX_EXTENSION:
-        raise DataError(f"corrupt tar header: an extension of {length} bytes", shard=source.shard, offset=at)
+        raise DataError(
+            f"corrupt tar header: an extension of {length} bytes", shard=source.shard, offset=at
+        )
     payload = source.at(at + BLOCK, _padded(length))
     if len(payload) < _padded(length):
-        raise DataError("the tar is cut off inside an extension header", shard=source.shard, offset=at)
+        raise DataError(
+            "the tar is cut off inside an extension header", shard=source.shard, offset=at
+        )
     if payload.count(0, length) != len(payload) - length:
         # Some readers take all of it, some only so much: of a wrong length they make different names.
-        raise DataError("corrupt tar header: an extension longer than it says", shard=source.shard, offset=at)
+        raise DataError(
+            "corrupt tar header: an extension longer than it says", shard=source.shard, offset=at
+        )
     return payload[:length]
 
 
@@ -188,7 +214,11 @@ def _pax_records(payload: bytes, shard: str, at: int) -> dict[bytes, bytes]:
     while position < len(payload) and payload[position]:
         match = _PAX_RECORD.match(payload, position)
         end = position + int(match.group(1)) if match and len(match.group(1)) < 20 else 0
-        if match is None or not match.end() < end <= len(payload) or payload[end - 1 : end] != b"\n":
+        if (
+            match is None
+            or not match.end() < end <= len(payload)
+            or payload[end - 1 : end] != b"\n"
+        ):
             raise DataError("corrupt pax header", shard=shard, offset=at)
         key, equals, value = payload[match.end() : end - 1].partition(b"=")
         if not key or not equals:
@@ -212,15 +242,23 @@ def _pax_size(records: dict[bytes, bytes], shard: str, at: int) -> int | None:
 def _once(what: str, before: T | None, found: T | None, shard: str, at: int) -> T | None:
     """The one given; an error where extension headers give two, of which readers take one or the other, or an empty."""
     if found is not None and (before is not None or found == b""):
-        raise DataError(f"extension headers give the member an empty {what} or two", shard=shard, offset=at)
+        raise DataError(
+            f"extension headers give the member an empty {what} or two", shard=shard, offset=at
+        )
     return before if found is None else found
 
 
 def _refuse_global(records: dict[bytes, bytes], shard: str, at: int) -> None:
     # Such a header holds for all members after it, which a block in the middle of the file could not know.
-    harmful = sorted(key for key in records if key in {b"path", b"size"} or key.startswith(b"GNU.sparse"))
+    harmful = sorted(
+        key for key in records if key in {b"path", b"size"} or key.startswith(b"GNU.sparse")
+    )
     if harmful:
-        raise DataError(f"a global pax header that sets {harmful[0].decode()} is not supported", shard=shard, offset=at)
+        raise DataError(
+            f"a global pax header that sets {harmful[0].decode()} is not supported",
+            shard=shard,
+            offset=at,
+        )
 
 
 def _padded(size: int) -> int:

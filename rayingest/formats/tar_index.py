@@ -45,7 +45,9 @@ def indexed_samples(shard: Shard, samples_in: Callable[[int, int], int]) -> Samp
         except (ValueError, IndexError, DataError) as error:
             if isinstance(error, DataError) and error.transient:
                 raise
-            _log.warning("the index %s is not used, and the tar looked through: %s", redact(index), error)
+            _log.warning(
+                "the index %s is not used, and the tar looked through: %s", redact(index), error
+            )
         else:
             return samples
     return None
@@ -87,7 +89,9 @@ def _dali(data: bytes) -> Samples:
     version, *lines = data.decode().splitlines()
     width = {"v1.1": 3, "v1.2": 4}.get(version.partition(" ")[0], 0)
     if not width or int(version.partition(" ")[2]) != len(lines):
-        raise ValueError(f"its first line, {version[:40]!r}, is not of a known version, or not of {len(lines)} samples")
+        raise ValueError(
+            f"its first line, {version[:40]!r}, is not of a known version, or not of {len(lines)} samples"
+        )
     ends, nbytes = [], []
     for line in lines:
         words = line.split(" ")
@@ -96,7 +100,9 @@ def _dali(data: bytes) -> Samples:
         sizes = [int(size) for size in words[2::width]]
         ends.append(int(words[-width + 1]) + -(-sizes[-1] // BLOCK) * BLOCK)
         nbytes.append(sum(sizes))
-    return Samples(np.array([0, *ends[:-1]], np.int64), np.array(ends, np.int64), np.array(nbytes, np.int64))
+    return Samples(
+        np.array([0, *ends[:-1]], np.int64), np.array(ends, np.int64), np.array(nbytes, np.int64)
+    )
 
 
 def _check(samples: Samples, size: int) -> None:

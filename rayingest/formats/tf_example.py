@@ -43,9 +43,15 @@ class Example(Mapping[str, Any]):
         kind = self._features[name].WhichOneof("kind")
         values = [] if kind is None else getattr(self._features[name], kind).value
         if name in self._lists:
-            return list(values) if kind not in _DTYPES else np.fromiter(values, _DTYPES[kind], len(values))
+            return (
+                list(values)
+                if kind not in _DTYPES
+                else np.fromiter(values, _DTYPES[kind], len(values))
+            )
         if len(values) != 1:
-            raise DataError(f"feature {name!r} holds {len(values)} values, not one: name it in lists=[{name!r}, ...]")
+            raise DataError(
+                f"feature {name!r} holds {len(values)} values, not one: name it in lists=[{name!r}, ...]"
+            )
         return np.float32(values[0]) if kind == "float_list" else values[0]
 
     def __iter__(self) -> Iterator[str]:
@@ -62,18 +68,26 @@ def _message() -> tuple[Any, type[Exception]]:
     proto = needed("google.protobuf.descriptor_pb2", "tfrecord", what)
     pool = needed("google.protobuf.descriptor_pool", "tfrecord", what).DescriptorPool()
     factory = needed("google.protobuf.message_factory", "tfrecord", what)
-    file = proto.FileDescriptorProto(name="rayingest/example.proto", package="rayingest", syntax="proto3")
+    file = proto.FileDescriptorProto(
+        name="rayingest/example.proto", package="rayingest", syntax="proto3"
+    )
     field = proto.FieldDescriptorProto
 
     def message(name: str, **fields: tuple[int, Any, str | None]) -> Any:
         made = file.message_type.add(name=name)
         for field_name, (label, kind, type_name) in fields.items():
             number = len(made.field) + 1
-            made.field.add(name=field_name, number=number, label=label, type=kind, type_name=type_name)
+            made.field.add(
+                name=field_name, number=number, label=label, type=kind, type_name=type_name
+            )
         return made
 
     one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
-    for name, kind in (("Bytes", field.TYPE_BYTES), ("Float", field.TYPE_FLOAT), ("Int64", field.TYPE_INT64)):
+    for name, kind in (
+        ("Bytes", field.TYPE_BYTES),
+        ("Float", field.TYPE_FLOAT),
+        ("Int64", field.TYPE_INT64),
+    ):
         message(f"{name}List", value=(many, kind, None))
     feature = message(
         "Feature",
@@ -84,11 +98,15 @@ def _message() -> tuple[Any, type[Exception]]:
     feature.oneof_decl.add(name="kind")
     for part in feature.field:
         part.oneof_index = 0
-    features = message("Features", feature=(many, field.TYPE_MESSAGE, ".rayingest.Features.FeatureEntry"))
+    features = message(
+        "Features", feature=(many, field.TYPE_MESSAGE, ".rayingest.Features.FeatureEntry")
+    )
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=one, type=field.TYPE_STRING)
-    entry.field.add(name="value", number=2, label=one, type=field.TYPE_MESSAGE, type_name=".rayingest.Feature")
+    entry.field.add(
+        name="value", number=2, label=one, type=field.TYPE_MESSAGE, type_name=".rayingest.Feature"
+    )
     message("Example", features=(one, field.TYPE_MESSAGE, ".rayingest.Features"))
     pool.Add(file)
     errors = needed("google.protobuf.message", "tfrecord", what).DecodeError

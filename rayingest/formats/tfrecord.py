@@ -20,8 +20,17 @@ from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import bytes_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
 from rayingest.formats.optional import needed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Shard, check_columns, check_samples, raw_table
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Shard,
+    check_columns,
+    check_samples,
+    raw_table,
+)
+from rayingest.plan.order.manifest import ShardBlocks
 
 EXAMPLE, RECORD = "__example__", "record"
 LISTS, EXAMPLES = "lists", "examples"
@@ -56,7 +65,10 @@ class TfRecord(Format):
             whole = b"".join(decompressed(shard))
             return [_table(shard, whole, 0, block, columns) for block in blocks]
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
-        return [_table(shard, piece, block[0], block, columns) for block, piece in zip(blocks, pieces, strict=True)]
+        return [
+            _table(shard, piece, block[0], block, columns)
+            for block, piece in zip(blocks, pieces, strict=True)
+        ]
 
 
 FORMAT = TfRecord()

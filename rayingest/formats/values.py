@@ -26,7 +26,10 @@ def ppm(data: Bytes) -> bytes:
     mode = bytes(data[12 : 12 + length]).decode("ascii")
     pixels = bytes(data[12 + length :])
     if mode not in {"L", "RGB"}:
-        pixels, mode = Image.frombytes(mode, (width, height), pixels).convert("RGB").tobytes(), "RGB"
+        pixels, mode = (
+            Image.frombytes(mode, (width, height), pixels).convert("RGB").tobytes(),
+            "RGB",
+        )
     if len(pixels) != width * height * len(mode):
         raise ValueError(f"{len(pixels)} bytes are no image of {width} x {height} in mode {mode}")
     return b"P%d %d %d 255\n" % (5 if mode == "L" else 6, width, height) + pixels

@@ -23,11 +23,20 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_samples, raw_table
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    check_samples,
+    raw_table,
+)
 from rayingest.formats.tar import Member, check_end, next_member
 from rayingest.formats.tar_index import indexed_samples, suspecting_index
 from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column, text_column
 from rayingest.storage.files import Storage
 from rayingest.storage.pipes import is_pipe, output
@@ -60,14 +69,21 @@ class WebDataset(Format):
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         if _is_stream(shard):
             with _stream(shard) as source:
-                sizes = [sum(sample.sizes.values()) for sample in _samples(source, 0, None, shard.strict, ())]
+                sizes = [
+                    sum(sample.sizes.values())
+                    for sample in _samples(source, 0, None, shard.strict, ())
+                ]
                 length = source.drain()
-            return single_block(length if is_pipe(shard.url) else shard.size, len(sizes), sum(sizes))
+            return single_block(
+                length if is_pipe(shard.url) else shard.size, len(sizes), sum(sizes)
+            )
         builder = BlockBuilder(block_bytes)
         at = 0
         with shard.open() as file:
             tar = FileSource(file, shard.size, shard.shown)
-            known = indexed_samples(shard, lambda begin, end: _some_in(tar, begin, end, shard.strict))
+            known = indexed_samples(
+                shard, lambda begin, end: _some_in(tar, begin, end, shard.strict)
+            )
             if known is not None:
                 builder.extend(*known)
                 at = int(known.ends[-1])
@@ -80,7 +96,9 @@ class WebDataset(Format):
         """Also those that a `.json` file names in the manner of wids."""
         named = [urls] if isinstance(urls, str | os.PathLike) else urls
         found = [shard for url in named for shard in _listed(os.fspath(url), storage)]
-        return list_shards(found if len(found) > 1 else found[0], suffixes=self.suffixes, storage=storage)
+        return list_shards(
+            found if len(found) > 1 else found[0], suffixes=self.suffixes, storage=storage
+        )
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Columns `__key__` (string), one binary column per extension (null where a sample lacks it), by name, and
@@ -112,9 +130,14 @@ def _listed(url: str, storage: Storage) -> list[str]:
         listed = json.loads(storage.read_all(url))
         shards = [str(shard["url"]) for shard in listed["shardlist"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{redact(url)} is not a list of shards in the manner of wids: {error!r}") from None
+        raise ConfigError(
+            f"{redact(url)} is not a list of shards in the manner of wids: {error!r}"
+        ) from None
     folder = url.rpartition("/")[0]
-    return [shard if "://" in shard or shard.startswith("/") else f"{folder}/{shard}" for shard in shards]
+    return [
+        shard if "://" in shard or shard.startswith("/") else f"{folder}/{shard}"
+        for shard in shards
+    ]
 
 
 def _is_stream(shard: Shard) -> bool:
@@ -161,7 +184,9 @@ def field_of(name: str) -> tuple[str, str] | None:
     return folder + slash + stem, extension.lower()
 
 
-def _samples(source: _TarSource, begin: int, end: int | None, strict: bool, wanted: Columns) -> Iterator[_Sample]:
+def _samples(
+    source: _TarSource, begin: int, end: int | None, strict: bool, wanted: Columns
+) -> Iterator[_Sample]:
     """The samples of [begin, end), or with `end` None of all that is there, the end marker held to `strict`.
 
     They hold the data of the `wanted` extensions (None: all), taken as it passes: a stream cannot go back for it.
@@ -189,7 +214,9 @@ def _samples(source: _TarSource, begin: int, end: int | None, strict: bool, want
     if end is None:
         check_end(source, at, strict)
     elif at != end:
-        raise DataError("the shard changed since it was indexed: a zero block", shard=source.shard, offset=at)
+        raise DataError(
+            "the shard changed since it was indexed: a zero block", shard=source.shard, offset=at
+        )
 
 
 def _some_in(source: FileSource, begin: int, end: int, strict: bool) -> int:
@@ -199,9 +226,19 @@ def _some_in(source: FileSource, begin: int, end: int, strict: bool) -> int:
 
 def _add(sample: _Sample, extension: str, member: Member, shard: str) -> None:
     if extension in sample.sizes:
-        raise DataError(f"extension {extension!r} comes twice", shard=shard, offset=member.offset, key=sample.key)
+        raise DataError(
+            f"extension {extension!r} comes twice",
+            shard=shard,
+            offset=member.offset,
+            key=sample.key,
+        )
     if extension.startswith("__") and extension.endswith("__"):
-        raise DataError(f"extension {extension!r} is reserved", shard=shard, offset=member.offset, key=sample.key)
+        raise DataError(
+            f"extension {extension!r} is reserved",
+            shard=shard,
+            offset=member.offset,
+            key=sample.key,
+        )
     sample.sizes[extension] = member.size
     sample.end = member.end
 

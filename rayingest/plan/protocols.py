@@ -1,7 +1,7 @@
 """What the floors say to each other: where batches come from, and where their bytes are put.
 
-Owns only shapes of conversation. `cluster/` and `local.py` are batch sources; `trainer/` owns buffers; neither imports
-the other.
+Owns only shapes of conversation. `execute/cluster/` and `execute/local.py` are batch sources;
+`trainer/` owns buffers; neither imports the other.
 """
 
 from __future__ import annotations

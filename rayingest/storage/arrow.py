@@ -25,7 +25,11 @@ def text_column(texts: Sequence[str]) -> pa.Array:
 
 
 def binary_column(
-    pieces: Iterable[bytes | memoryview], sizes: np.ndarray, valid: np.ndarray | None = None, *, text: bool = False
+    pieces: Iterable[bytes | memoryview],
+    sizes: np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    text: bool = False,
 ) -> pa.Array:
     """Pieces one after the other as a binary column: `sizes` int64[rows], 0 where not `valid` (bool[rows], None: all).
 
@@ -34,10 +38,16 @@ def binary_column(
     """
     data = b"".join(pieces)
     large = len(data) >= 1 << 31
-    type_ = (pa.large_string() if text else pa.large_binary()) if large else (pa.string() if text else pa.binary())
+    type_ = (
+        (pa.large_string() if text else pa.large_binary())
+        if large
+        else (pa.string() if text else pa.binary())
+    )
     offsets = np.zeros(len(sizes) + 1, np.int64 if large else np.int32)
     np.cumsum(sizes, out=offsets[1:])
     mask = None
     if valid is not None and not valid.all():
         mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    return pa.Array.from_buffers(type_, len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        type_, len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )

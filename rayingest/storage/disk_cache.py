@@ -38,7 +38,10 @@ class DiskCache:
     limit: int
 
     def through(
-        self, key: str, ranges: Sequence[tuple[int, int]], fetch: Callable[[list[tuple[int, int]]], list[bytes]]
+        self,
+        key: str,
+        ranges: Sequence[tuple[int, int]],
+        fetch: Callable[[list[tuple[int, int]]], list[bytes]],
     ) -> list[bytes]:
         """These ranges of what `key` names as it is now: kept ones, and the others from `fetch`, to be kept."""
         wanted = list(dict.fromkeys(span for span in ranges if span[1] > span[0]))
@@ -125,7 +128,9 @@ class DiskCache:
                 if entry.name.endswith(_ASIDE):
                     Path(entry.path).unlink(missing_ok=True)
                 elif entry.name.endswith(_SUFFIX):
-                    with contextlib.suppress(FileNotFoundError):  # a reader may have found it damaged
+                    with contextlib.suppress(
+                        FileNotFoundError
+                    ):  # a reader may have found it damaged
                         found = entry.stat()
                         kept.append((found.st_mtime, found.st_size, entry.path))
         over = sum(nbytes for _, nbytes, _ in kept) + size - self._share
@@ -137,4 +142,6 @@ class DiskCache:
 
 
 def _checksum(name: str, data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES, key=hashlib.blake2b(name.encode()).digest()).digest()
+    return hashlib.blake2b(
+        data, digest_size=_CHECKSUM_BYTES, key=hashlib.blake2b(name.encode()).digest()
+    ).digest()

@@ -13,7 +13,13 @@ class NotAFileError(OSError):
     """What is there is neither a file nor a folder."""
 
 
-PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotAFileError)
+PERMANENT = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotAFileError,
+)
 """Errors that another try does not mend."""
 
 REFUSALS = (ValueError, TypeError, AttributeError, NotImplementedError)
@@ -27,7 +33,12 @@ def storage_errors() -> tuple[type[BaseException], ...]:
     """OSError, and the errors that storage libraries in use have beside it."""
     names = {"aiohttp": ("ClientError",), "botocore.exceptions": ("BotoCoreError", "ClientError")}
     names |= {"gcsfs.retry": ("HttpError",), "azure.core.exceptions": ("AzureError",)}
-    found = (getattr(sys.modules[m], n, None) for m, classes in names.items() if m in sys.modules for n in classes)
+    found = (
+        getattr(sys.modules[m], n, None)
+        for m, classes in names.items()
+        if m in sys.modules
+        for n in classes
+    )
     return (OSError, *(error for error in found if error is not None))
 
 
@@ -55,7 +66,11 @@ def unmasked(error: FileNotFoundError) -> BaseException:
     """
     cause = error.__cause__
     told: tuple[type[BaseException], ...] = (*REFUSALS, *storage_errors())
-    if not isinstance(cause, told) or isinstance(cause, FileNotFoundError) or status_of(cause) in _ABSENT:
+    if (
+        not isinstance(cause, told)
+        or isinstance(cause, FileNotFoundError)
+        or status_of(cause) in _ABSENT
+    ):
         return error
     return cause
 

@@ -19,6 +19,7 @@ import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
+from rayingest.storage.counters import Counters
 from rayingest.storage.deadline import within
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import (
@@ -36,7 +37,6 @@ from rayingest.storage.local_files import FirstTimes, local_path
 from rayingest.storage.range_file import RangeFile
 from rayingest.storage.ranges import coalesced, cut
 from rayingest.storage.redact import redact, redact_text
-from rayingest.storage.tally import Tally
 
 T = TypeVar("T")
 
@@ -54,7 +54,8 @@ class Storage:
     Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
     `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
     trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
-    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `tally` counts in this process.
+    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `counters`
+    counts in this process.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Storage:
         self.storage_options = dict(storage_options or {})
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
         self.allow_pipe, self.cache = allow_pipe, cache
-        self.tally = Tally()
+        self.counters = Counters()
         self._known: dict[str, tuple[float, int, str]] = {}
         self._first_times = FirstTimes()
 
@@ -78,7 +79,7 @@ class Storage:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}, "_first_times": FirstTimes(), "tally": Tally()}
+        return {**self.__dict__, "_known": {}, "_first_times": FirstTimes(), "counters": Counters()}
 
     def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
         """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
@@ -91,7 +92,9 @@ class Storage:
             size = LOCAL_BUFFER if buffer is None else buffer
             return self._in_time(url, lambda: local_files.open_file(path, size), "open")
         whole = self.size(url)
-        raw = RangeFile(lambda begin, end: self.read_as_is(url, [(begin, end)], whole, mark)[0], whole)
+        raw = RangeFile(
+            lambda begin, end: self.read_as_is(url, [(begin, end)], whole, mark)[0], whole
+        )
         size = REMOTE_BUFFER if buffer is None else buffer
         return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
 
@@ -115,7 +118,9 @@ class Storage:
         self._check_lengths(url, ranges, pieces)
         return pieces
 
-    def read_as_is(self, url: str, ranges: Sequence[tuple[int, int]], size: int | None, mark: str) -> list[bytes]:
+    def read_as_is(
+        self, url: str, ranges: Sequence[tuple[int, int]], size: int | None, mark: str
+    ) -> list[bytes]:
         """Ranges of a remote file that is known to be of this size and mark: kept ones, where there is a cache."""
 
         def fetch(spans: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -132,10 +137,12 @@ class Storage:
             return fetch(spans)
 
         pieces = self.cache.through(f"{redact(url)} {size} {mark}", ranges, fetch_missed)
-        self._count(Tally(cache_hits=len(ranges) - len(missed), cache_misses=len(missed)))
+        self._count(Counters(cache_hits=len(ranges) - len(missed), cache_misses=len(missed)))
         return pieces
 
-    def _check_lengths(self, url: str, ranges: Sequence[tuple[int, int]], pieces: Sequence[bytes]) -> None:
+    def _check_lengths(
+        self, url: str, ranges: Sequence[tuple[int, int]], pieces: Sequence[bytes]
+    ) -> None:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
                 raise DataError(
@@ -196,7 +203,9 @@ class Storage:
         """A remote file's size and mark."""
         info = self.on_filesystem(url, fresh_info, "stat")
         if info.get("size") is None:
-            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
+            raise ConfigError(
+                f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs"
+            )
         return int(info["size"]), mark_of(info)
 
     def on_filesystem(self, url: str, operation: Callable[[Any, str], T], doing: str = "read") -> T:
@@ -209,7 +218,9 @@ class Storage:
             except IngestError:
                 raise
             except REFUSALS as error:
-                raise ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}") from None
+                raise ConfigError(
+                    f"cannot {doing} {redact(url)}: {self._shown(url, error)}"
+                ) from None
 
         if "memory" in protocols(fs):
             return self.call(url, ask, doing)
@@ -234,8 +245,10 @@ class Storage:
         """`operation()` with retries; storage's own errors become ConfigError or DataError that name the file."""
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(is_transient),
-            stop=tenacity.stop_after_attempt(self.attempts) | tenacity.stop_after_delay(self.deadline),
-            wait=tenacity.wait_exponential(self.first_wait, max=10.0) + tenacity.wait_random(0, self.first_wait),
+            stop=tenacity.stop_after_attempt(self.attempts)
+            | tenacity.stop_after_delay(self.deadline),
+            wait=tenacity.wait_exponential(self.first_wait, max=10.0)
+            + tenacity.wait_random(0, self.first_wait),
             before_sleep=self._count_retry,
             reraise=True,
         )
@@ -243,11 +256,11 @@ class Storage:
             return retrying(operation)
 
     def _count_retry(self, state: tenacity.RetryCallState) -> None:
-        self._count(Tally(retries=1))
+        self._count(Counters(retries=1))
 
-    def _count(self, more: Tally) -> None:
+    def _count(self, more: Counters) -> None:
         with _counting:
-            self.tally += more
+            self.counters += more
 
     @contextmanager
     def reading(self, url: str, doing: str = "read") -> Iterator[None]:
@@ -262,7 +275,9 @@ class Storage:
             begin, end = span
             if begin == end:
                 return b""
-            return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name, start=begin, end=end)))
+            return self.on_filesystem(
+                url, lambda fs, name: bytes(fs.cat_file(name, start=begin, end=end))
+            )
 
         spans = coalesced(ranges)
         if len(spans) < 2:
@@ -297,7 +312,11 @@ class Storage:
         if isinstance(error, FileNotFoundError):
             return DataError(f"cannot {doing} the file: it does not exist", shard=redact(url))
         if isinstance(error, (IsADirectoryError, NotADirectoryError)):
-            other = "a folder is in the file's place" if isinstance(error, IsADirectoryError) else "its folder is none"
+            other = (
+                "a folder is in the file's place"
+                if isinstance(error, IsADirectoryError)
+                else "its folder is none"
+            )
             return DataError(f"cannot {doing} the file: {other}", shard=redact(url))
         if isinstance(error, NotAFileError):
             return DataError(f"cannot {doing} the file: {error}", shard=redact(url))
@@ -306,5 +325,7 @@ class Storage:
         passing = is_transient(error)
         tries = f" (tried {self.attempts} times or {self.deadline:g} s)" if passing else ""
         return DataError(
-            f"cannot {doing} the file{tries}: {self._shown(url, error)}", shard=redact(url), transient=passing
+            f"cannot {doing} the file{tries}: {self._shown(url, error)}",
+            shard=redact(url),
+            transient=passing,
         )

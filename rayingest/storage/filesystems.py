@@ -22,9 +22,14 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """The filesystem and the path in it. Raises what fsspec and the library below it do."""
     hide_credentials()
     if _S3_WITH_USER.search(url):
-        raise ValueError('an s3:// URL has no user and password: give storage_options={"key": ..., "secret": ...}')
+        raise ValueError(
+            'an s3:// URL has no user and password: give storage_options={"key": ..., "secret": ...}'
+        )
     if url.startswith(("s3://", "s3a://")):
-        options = {**options, "config_kwargs": {**_S3_CONFIG, **(options.get("config_kwargs") or {})}}
+        options = {
+            **options,
+            "config_kwargs": {**_S3_CONFIG, **(options.get("config_kwargs") or {})},
+        }
     fs, name = fsspec.core.url_to_fs(url, **options)
     return fs, name
 

@@ -22,9 +22,9 @@ import numpy as np
 import platformdirs
 
 from rayingest.errors import ConfigError
-from rayingest.plan.manifest import Manifest
+from rayingest.plan.order.manifest import Manifest
+from rayingest.storage.cache_file import KeptFile
 from rayingest.storage.files import Storage
-from rayingest.storage.kept import KeptFile
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
@@ -71,7 +71,11 @@ class IndexCache:
         if self.index is None:
             return str(cache_folder() / f"{self.key}.arrow")
         path = local_path(self.index)
-        if self.index.endswith("/") or (path is not None and Path(path).is_dir()) or self._is_remote_folder():
+        if (
+            self.index.endswith("/")
+            or (path is not None and Path(path).is_dir())
+            or self._is_remote_folder()
+        ):
             return f"{self.index.rstrip('/')}/{self.key}.arrow"
         return self.index
 
@@ -84,7 +88,11 @@ class IndexCache:
 
     def save(self, manifest: Manifest) -> None:
         """Keep the manifest. In the user's cache folder a failure is only warned of."""
-        columns: dict[str, Any] = {"paths": self._shown_paths, "marks": list(manifest.marks), "sizes": manifest.sizes}
+        columns: dict[str, Any] = {
+            "paths": self._shown_paths,
+            "marks": list(manifest.marks),
+            "sizes": manifest.sizes,
+        }
         self._file.save(self._header, columns | {name: getattr(manifest, name) for name in _ARRAYS})
 
     @property
@@ -122,7 +130,11 @@ class IndexCache:
     def _manifest(self, header: dict[str, Any], columns: dict[str, Any]) -> Manifest | None:
         listing = self.listing
         same = header == self._header and columns["paths"] == self._shown_paths
-        if not same or tuple(columns["marks"]) != listing.marks or not np.array_equal(columns["sizes"], listing.sizes):
+        if (
+            not same
+            or tuple(columns["marks"]) != listing.marks
+            or not np.array_equal(columns["sizes"], listing.sizes)
+        ):
             return None
         arrays = {name: columns[name] for name in _ARRAYS}
         return Manifest(listing.root, listing.paths, columns["sizes"], listing.marks, **arrays)
@@ -142,7 +154,9 @@ def locked(key: str, timeout: float = -1) -> Iterator[None]:
         try:
             lock.acquire(timeout=timeout)
         except filelock.Timeout:
-            raise ConfigError(f"another process has been making the index {key} for more than {timeout:g} s") from None
+            raise ConfigError(
+                f"another process has been making the index {key} for more than {timeout:g} s"
+            ) from None
     try:
         yield
     finally:

@@ -49,7 +49,9 @@ def within_url(url: str) -> str:
     """The part of a URL up to its query (web addresses) and up to the storage it is chained to."""
     start = url.find("://") + 3 if "://" in url else 0
     end = (
-        re.compile(r"\?|::").search(url, start) if re.match(r"https?://", url) else re.compile("::").search(url, start)
+        re.compile(r"\?|::").search(url, start)
+        if re.match(r"https?://", url)
+        else re.compile("::").search(url, start)
     )
     return url[: end.start()] if end and start else url
 
@@ -59,7 +61,9 @@ def ends_in(url: str, suffixes: Sequence[str]) -> bool:
     return within_url(url).lower().endswith(tuple(suffixes))
 
 
-def refuse_lost_folders(folders: Iterable[str], matches: Collection[str], suffixes: Sequence[str]) -> None:
+def refuse_lost_folders(
+    folders: Iterable[str], matches: Collection[str], suffixes: Sequence[str]
+) -> None:
     """ConfigError for a folder called like a shard that a glob matches, where nothing in it is among the matches."""
     alike = [] if "" in suffixes else [folder for folder in folders if ends_in(folder, suffixes)]
     ordered = sorted(matches) if alike else []
@@ -90,5 +94,8 @@ def likeliest(wanted: str, names: Collection[str], suffixes: Sequence[str]) -> l
     place = bisect.bisect(ordered := sorted(by_lower), wanted.lower())
     around = ordered[max(0, place - _COMPARED) : place + _COMPARED]
     near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), around, n=_SHOWN)]
-    rest = sorted(names, key=lambda name: (name.startswith("."), not ends_in(name, suffixes), "." in name, name))
+    rest = sorted(
+        names,
+        key=lambda name: (name.startswith("."), not ends_in(name, suffixes), "." in name, name),
+    )
     return near or rest[:_SHOWN]

@@ -74,12 +74,16 @@ def _file(path: str, *, asked_for: bool = True) -> Found | None:
         raise _cannot_look_at(path, error) from error
     if not stat.S_ISREG(found.st_mode):
         if asked_for and not stat.S_ISDIR(found.st_mode):
-            raise ConfigError(f"{path} is a pipe, a socket or a device, and only files can be read: take it away")
+            raise ConfigError(
+                f"{path} is a pipe, a socket or a device, and only files can be read: take it away"
+            )
         return None
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{os.fsencode(path)!r}: a file whose name is not UTF-8 has no URL; rename it") from None
+        raise ConfigError(
+            f"{os.fsencode(path)!r}: a file whose name is not UTF-8 has no URL; rename it"
+        ) from None
     return Found(path, found.st_size, str(found.st_mtime_ns))
 
 

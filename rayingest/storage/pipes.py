@@ -27,7 +27,9 @@ from rayingest.storage.redact import PIPE, redact, redact_text
 
 _CHUNK = 1 << 20
 _SHOWN_COMPLAINT = 300
-_SECRET_VARIABLE = re.compile(r"secret|token|passw|key|sas|credential|connection_string|auth", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(
+    r"secret|token|passw|key|sas|credential|connection_string|auth", re.IGNORECASE
+)
 _NUMBERS = re.compile(r"(\{\d+\.\.\d+\})")
 
 
@@ -48,7 +50,10 @@ def check_allowed(storage: Storage, url: str) -> None:
 def listed(storage: Storage, url: str) -> list[Found]:
     """One shard for each command: number ranges as in `{000..009}` stand for several, other braces are the shell's."""
     check_allowed(storage, url)
-    parts = [list(bracex.iexpand(part)) if _NUMBERS.fullmatch(part) else [part] for part in _NUMBERS.split(url)]
+    parts = [
+        list(bracex.iexpand(part)) if _NUMBERS.fullmatch(part) else [part]
+        for part in _NUMBERS.split(url)
+    ]
     return [Found("".join(chosen), UNKNOWN_SIZE, "") for chosen in product(*parts)]
 
 
@@ -61,7 +66,10 @@ def output(storage: Storage, url: str) -> Generator[bytes, None, None]:
     """
     check_allowed(storage, url)
     shard, at = redact(url), 0
-    with tempfile.TemporaryFile() as complaints, _running(url.removeprefix(PIPE), complaints) as process:
+    with (
+        tempfile.TemporaryFile() as complaints,
+        _running(url.removeprefix(PIPE), complaints) as process,
+    ):
         for chunk in _chunks(process, storage.deadline):
             if chunk is None:
                 silent = f"the command wrote nothing for {storage.deadline:g} s"
@@ -72,11 +80,20 @@ def output(storage: Storage, url: str) -> Generator[bytes, None, None]:
             status = process.wait(storage.deadline)
         except subprocess.TimeoutExpired:
             after = f"{storage.deadline:g} s after its output"
-            raise DataError(f"the command has not ended {after}", shard=shard, offset=at, transient=True) from None
+            raise DataError(
+                f"the command has not ended {after}", shard=shard, offset=at, transient=True
+            ) from None
         if status:
-            said = redact_text(_tail(complaints), {**_secret_variables(), **storage.storage_options}, url)
+            said = redact_text(
+                _tail(complaints), {**_secret_variables(), **storage.storage_options}, url
+            )
             # What ended it is not known: it may have been the network.
-            raise DataError(f"the command ended with status {status}: {said}", shard=shard, offset=at, transient=True)
+            raise DataError(
+                f"the command ended with status {status}: {said}",
+                shard=shard,
+                offset=at,
+                transient=True,
+            )
 
 
 def _chunks(process: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:

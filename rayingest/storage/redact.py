@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*(?:://|::))")
-_URL = re.compile(r"^([A-Za-z][\w+.-]*)(://|(?<=..):/)(.*)$", re.DOTALL)  # one slash: a URL that was taken for a path
+_URL = re.compile(
+    r"^([A-Za-z][\w+.-]*)(://|(?<=..):/)(.*)$", re.DOTALL
+)  # one slash: a URL that was taken for a path
 _URL_IN_TEXT = re.compile(
     # Only from where a word begins, so that a long one is gone through once; a URL begins at the word's first letter.
     r"(?<![\w+.-])((?:(?![A-Za-z])[\w+.-])*+)([A-Za-z][\w+.-]*+://[^\s'\"<>]*)"
@@ -51,7 +53,11 @@ def redact_text(text: str, options: Mapping[str, Any] | None = None, url: str = 
     where `redact` would not show it.
     """
     shown = redact(url)
-    hidden = {part for part in _SEPARATORS.split(url) if len(part) >= _SHORTEST_SECRET and part not in shown}
+    hidden = {
+        part
+        for part in _SEPARATORS.split(url)
+        if len(part) >= _SHORTEST_SECRET and part not in shown
+    }
     for secret in sorted(hidden.union(_secrets(options or {})), key=len, reverse=True):
         text = text.replace(secret, "***")
     return _URL_IN_TEXT.sub(lambda found: found[1] + redact(found[2]), text)
@@ -78,8 +84,14 @@ def _redact_one(url: str) -> str:
         return url
     scheme, separator, rest = match.groups()
     authority, slash, path = rest.partition("/")
-    suspect = "@" not in authority and not authority.startswith("[") and not authority.rpartition(":")[2].isdigit()
-    if suspect and ":" in authority and "@" in path:  # a password with a slash in it, which should be %2F
+    suspect = (
+        "@" not in authority
+        and not authority.startswith("[")
+        and not authority.rpartition(":")[2].isdigit()
+    )
+    if (
+        suspect and ":" in authority and "@" in path
+    ):  # a password with a slash in it, which should be %2F
         authority, slash, path = path.rpartition("@")[2].partition("/")
     user, at, host = authority.rpartition("@")
     if at and not (scheme in _CONTAINER_BEFORE_AT and ":" not in user):

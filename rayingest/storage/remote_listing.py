@@ -14,7 +14,14 @@ from typing import Any
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage.failures import unmasked
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found, common_prefix, ends_in, likeliest, mark_of, refuse_lost_folders
+from rayingest.storage.listing import (
+    Found,
+    common_prefix,
+    ends_in,
+    likeliest,
+    mark_of,
+    refuse_lost_folders,
+)
 from rayingest.storage.redact import redact
 
 _AT_ONCE = 16
@@ -38,7 +45,10 @@ class _Form:
         fs, name = storage.filesystem(url)
         parts = url.split("::")
         first = next((i for i, part in enumerate(parts) if "://" in part), len(parts) - 1)
-        body, after = "::".join(parts[: first + 1]).rstrip("/"), "".join("::" + part for part in parts[first + 1 :])
+        body, after = (
+            "::".join(parts[: first + 1]).rstrip("/"),
+            "".join("::" + part for part in parts[first + 1 :]),
+        )
         name = name.rstrip("/")
         shared = len(common_prefix(body[::-1], name[::-1]))
         return cls(fs, body[: len(body) - shared], name[: len(name) - shared], after)
@@ -66,7 +76,9 @@ def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dic
         infos = _look_up(storage, form, names)
     else:
         infos = _ask_each(storage, form, names.values())
-    files = _with_sizes(storage, form, {n: i for n, i in infos.items() if i.get("type") != "directory"})
+    files = _with_sizes(
+        storage, form, {n: i for n, i in infos.items() if i.get("type") != "directory"}
+    )
     for url, name in names.items():
         info = infos.get(name)
         if info is None:
@@ -81,7 +93,9 @@ def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dic
 def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
     """Files that match; folders that match are left out, as far as `refuse_lost_folders` lets them."""
     form = _Form.of(storage, url)
-    infos: Infos = storage.on_filesystem(url, lambda fs, name: _fresh(fs).glob(name, detail=True), "list")
+    infos: Infos = storage.on_filesystem(
+        url, lambda fs, name: _fresh(fs).glob(name, detail=True), "list"
+    )
     files = _files(infos)
     folders = (form.url(name) for name in infos if name not in files)
     refuse_lost_folders(folders, [form.url(name) for name in infos], suffixes)
@@ -96,9 +110,13 @@ def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
     form = _Form.of(storage, url)
     folder, wanted = form.name(url), ""
     try:
-        while not (infos := storage.on_filesystem(url, lambda fs, _: _names_in(fs, folder), "list")):  # noqa: B023
+        while not (
+            infos := storage.on_filesystem(url, lambda fs, _: _names_in(fs, folder), "list")  # noqa: B023
+        ):
             above = form.fs._parent(folder)
-            if above == folder or (wanted and _is_web(form.fs)):  # a web page further up is no folder of this file
+            if above == folder or (
+                wanted and _is_web(form.fs)
+            ):  # a web page further up is no folder of this file
                 return []
             folder, wanted = above, folder.rpartition("/")[2]
     except (IngestError, NotImplementedError) as error:
@@ -121,7 +139,11 @@ def _look_up(storage: Storage, form: _Form, names: dict[str, str]) -> Infos:
     wanted = set(names.values())
     infos: Infos = {}
     for folder, url in folders.items():
-        listed = storage.on_filesystem(url, lambda fs, _, folder=folder: _names_in(fs, folder), "list")  # type: ignore[misc]
+        listed = storage.on_filesystem(
+            url,
+            lambda fs, _, folder=folder: _names_in(fs, folder),  # type: ignore[misc]
+            "list",
+        )
         infos |= {name: info for name, info in listed.items() if name in wanted}
     return infos
 
@@ -141,7 +163,9 @@ def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, Found]
     for name, info in infos.items():
         url = form.url(name)
         if info.get("size") is None:
-            raise ConfigError(f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs")
+            raise ConfigError(
+                f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs"
+            )
         found[name] = Found(url, int(info["size"]), mark_of(info))
     return found
 

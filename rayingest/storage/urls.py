@@ -85,7 +85,9 @@ def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[F
     else:
         found = [shard for url in urls for shard in _expand(os.fspath(url), storage, suffixes)]
         if not found:
-            raise ConfigError("the list of URLs is empty; give at least one path, folder, glob or brace range")
+            raise ConfigError(
+                "the list of URLs is empty; give at least one path, folder, glob or brace range"
+            )
     _refuse_duplicates(found)
     return found
 
@@ -122,7 +124,11 @@ def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
             missing.append(name)
         found.update((shard.url, shard) for shard in lists[name])
     if missing:
-        raise ConfigError(_nothing_there(url, names, missing, lister.nearby(storage, missing[0], suffixes), suffixes))
+        raise ConfigError(
+            _nothing_there(
+                url, names, missing, lister.nearby(storage, missing[0], suffixes), suffixes
+            )
+        )
     return sorted(found.values(), key=lambda shard: shard.url)
 
 
@@ -147,9 +153,15 @@ def _is_glob(url: str) -> bool:
 
 
 def _nothing_there(
-    url: str, names: Sequence[str], missing: Sequence[str], nearby: Sequence[str], suffixes: Sequence[str]
+    url: str,
+    names: Sequence[str],
+    missing: Sequence[str],
+    nearby: Sequence[str],
+    suffixes: Sequence[str],
 ) -> str:
-    shown = ", ".join(redact(name) for name in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+    shown = ", ".join(redact(name) for name in missing[:_SHOWN]) + (
+        ", ..." if len(missing) > _SHOWN else ""
+    )
     if len(names) > 1:
         what = f"{len(missing)} of the {len(names)} names in {redact(url)!r} match no file: {shown}"
     else:
@@ -165,7 +177,9 @@ def _refuse_duplicates(found: Sequence[Found]) -> None:
     seen: set[str] = set()
     for shard in found:
         if shard.url in seen:
-            raise ConfigError(f"{redact(shard.url)} is named twice in the list of URLs; a shard is read once an epoch")
+            raise ConfigError(
+                f"{redact(shard.url)} is named twice in the list of URLs; a shard is read once an epoch"
+            )
         seen.add(shard.url)
 
 

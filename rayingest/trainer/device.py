@@ -62,7 +62,9 @@ class CudaBackend:
         return torch.cuda.current_stream(self.device)
 
     def copy(self, host: torch.Tensor) -> torch.Tensor:
-        with torch.cuda.stream(self.copy_stream):  # sets the stream's device too, and puts back what was before
+        with torch.cuda.stream(
+            self.copy_stream
+        ):  # sets the stream's device too, and puts back what was before
             return host.to(self.device, non_blocking=True)
 
     def record(self, stream: Stream) -> Event:
@@ -84,16 +86,24 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"device={device!r} is not a device; 'cpu', 'cuda' and 'cuda:<index>' are") from error
+        raise ConfigError(
+            f"device={device!r} is not a device; 'cpu', 'cuda' and 'cuda:<index>' are"
+        ) from error
     if resolved.type == "cpu":
         return torch.device("cpu")
     if resolved.type != "cuda":
-        raise ConfigError(f"device={str(device)!r} is not served; 'cpu', 'cuda' and 'cuda:<index>' are")
+        raise ConfigError(
+            f"device={str(device)!r} is not served; 'cpu', 'cuda' and 'cuda:<index>' are"
+        )
     if not torch.cuda.is_available():
-        raise ConfigError(f"device={str(device)!r}, but PyTorch sees no CUDA device here; device='cpu' would work")
+        raise ConfigError(
+            f"device={str(device)!r}, but PyTorch sees no CUDA device here; device='cpu' would work"
+        )
     index = torch.cuda.current_device() if resolved.index is None else resolved.index
     if index >= torch.cuda.device_count():
-        raise ConfigError(f"device={str(device)!r}, but there are {torch.cuda.device_count()} CUDA devices")
+        raise ConfigError(
+            f"device={str(device)!r}, but there are {torch.cuda.device_count()} CUDA devices"
+        )
     return torch.device("cuda", index)
 
 
@@ -106,5 +116,7 @@ def resolve_pin(pin_memory: bool | None, device: torch.device) -> bool:
     if pin_memory is None:
         return device.type == "cuda"
     if pin_memory and not torch.cuda.is_available():
-        raise ConfigError("pin_memory=True, but PyTorch sees no CUDA device here; leave it out, or pin_memory=False")
+        raise ConfigError(
+            "pin_memory=True, but PyTorch sees no CUDA device here; leave it out, or pin_memory=False"
+        )
     return bool(pin_memory)

@@ -17,10 +17,17 @@ from typing import Any, Protocol
 import torch
 
 from rayingest.errors import ConfigError, EndOfStreamError, IngestError
-from rayingest.plan.metrics import Span, Watch, no_span
+from rayingest.plan.figures.metrics import Span, Watch, no_span
 from rayingest.plan.protocols import ENDLESS, BatchSource
 from rayingest.trainer.device import CudaBackend, resolve_device, resolve_pin
-from rayingest.trainer.prefetch import AfterCopy, Batches, DevicePrefetcher, HostBatches, Position, Values
+from rayingest.trainer.prefetch import (
+    AfterCopy,
+    Batches,
+    DevicePrefetcher,
+    HostBatches,
+    Position,
+    Values,
+)
 from rayingest.trainer.slots import SlotPool
 from rayingest.trainer.timer import StepTimer
 
@@ -94,7 +101,9 @@ class Loader:
             pin = resolve_pin(pin_memory, self.device)
             self._slots = SlotPool(pin) if slots is None else slots
             span = no_span if watch is None else watch.span
-            batches = _batches(source, plan, self.device, prefetch, self._slots, epochs, after_copy, span)
+            batches = _batches(
+                source, plan, self.device, prefetch, self._slots, epochs, after_copy, span
+            )
         except BaseException:
             source.close()
             raise
@@ -102,8 +111,12 @@ class Loader:
         self.rank, self.world_size = plan.rank, plan.world_size
         self._source, self._plan, self._batches = source, plan, batches
         self._position: Position = (0, 0)  # of what the loop has received
-        self._due: Position | None = None  # what `_batches` gives next; None: the source must be started
-        self._pass_epoch: int | None = None  # of the last pass asked; None: the next one begins at `_position`
+        self._due: Position | None = (
+            None  # what `_batches` gives next; None: the source must be started
+        )
+        self._pass_epoch: int | None = (
+            None  # of the last pass asked; None: the next one begins at `_position`
+        )
         self._pass_number = 0  # of the one pass that may run
         self._pass_ended = ""  # why those before it may not
         self._timer = StepTimer(clock, span)
@@ -143,7 +156,9 @@ class Loader:
         if number < 0:
             raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more")
         if self._plan.steps_in(0) == ENDLESS:
-            raise ConfigError(f"set_epoch({number}): a stream is one epoch; a state says where to go on in it")
+            raise ConfigError(
+                f"set_epoch({number}): a stream is one epoch; a state says where to go on in it"
+            )
         self._move((number, 0), "set_epoch was called")
 
     def state_dict(self) -> dict[str, Any]:
@@ -183,7 +198,10 @@ class Loader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -220,7 +238,9 @@ class Loader:
         try:
             position, values = self._batches.next()
             if position != self._due:
-                raise IngestError(f"the source gave (epoch, step) {position} where {self._due} was due")
+                raise IngestError(
+                    f"the source gave (epoch, step) {position} where {self._due} was due"
+                )
         except BaseException as error:
             running.done = True
             self._due = None
@@ -277,7 +297,11 @@ def _batches(
         return HostBatches(source.get, after_copy)
 
     def may_run_ahead(position: Position) -> bool:
-        return epochs is None or position[0] != epochs - 1 or position[1] + 1 < plan.steps_in(position[0])
+        return (
+            epochs is None
+            or position[0] != epochs - 1
+            or position[1] + 1 < plan.steps_in(position[0])
+        )
 
     return DevicePrefetcher(
         source.get,
@@ -291,7 +315,9 @@ def _batches(
     )
 
 
-def _figures(source: BatchSource, timer: StepTimer, batches: Batches, slots: SlotPool) -> dict[str, Any]:
+def _figures(
+    source: BatchSource, timer: StepTimer, batches: Batches, slots: SlotPool
+) -> dict[str, Any]:
     """A loader's, for those who must not keep it alive."""
     own = {"slots": slots.slots, "slot_bytes": slots.nbytes, "pinned_bytes": slots.pinned_bytes}
     return {**source.stats(), **timer.stats(), **batches.stats(), **own}

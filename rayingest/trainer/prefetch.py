@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from rayingest.errors import ConfigError
-from rayingest.plan.metrics import Span, no_span
+from rayingest.plan.figures.metrics import Span, no_span
 from rayingest.plan.protocols import Batch, BufferPool, Column, Columns
 from rayingest.trainer.device import Backend, Event
 
@@ -61,7 +61,9 @@ class Batches(Protocol):
 class HostBatches:
     """Batches in host memory. The tensors are the source's arrays, not copies; running ahead is left to the source."""
 
-    def __init__(self, source_get: Callable[[], Batch], after_copy: AfterCopy | None = None) -> None:
+    def __init__(
+        self, source_get: Callable[[], Batch], after_copy: AfterCopy | None = None
+    ) -> None:
         self._source_get = source_get
         self._after_copy = after_copy or {}
 
@@ -220,14 +222,21 @@ def host_value(column: Column | torch.Tensor) -> Any:
     if not isinstance(column, np.ndarray):
         return column
     flags = column.flags
-    if column.dtype.char in _TORCH_CODES and column.dtype.isnative and flags.writeable and flags.c_contiguous:
+    if (
+        column.dtype.char in _TORCH_CODES
+        and column.dtype.isnative
+        and flags.writeable
+        and flags.c_contiguous
+    ):
         return torch.from_numpy(column)
     native = column.dtype.newbyteorder("=")
     if native not in _TENSOR_DTYPES:
         return column
     # The view gives one of NumPy's two equal 64-bit types the one that PyTorch knows.
     array = column.astype(native, copy=False).view(native.str)
-    if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
+    if not array.flags.writeable or any(
+        stride < 0 or stride % array.itemsize for stride in array.strides
+    ):
         array = array.copy()
     return torch.from_numpy(array)
 
@@ -251,7 +260,11 @@ def _staged(columns: Columns, pool: BufferPool) -> Columns:
 def _transformed(values: Values, after_copy: AfterCopy) -> Values:
     for name, function in after_copy.items():
         if not isinstance(values.get(name), torch.Tensor):
-            tensors = ", ".join(key for key, value in values.items() if isinstance(value, torch.Tensor))
-            raise ConfigError(f"after_copy names {name!r}, which is no tensor of the batch; those are: {tensors}")
+            tensors = ", ".join(
+                key for key, value in values.items() if isinstance(value, torch.Tensor)
+            )
+            raise ConfigError(
+                f"after_copy names {name!r}, which is no tensor of the batch; those are: {tensors}"
+            )
         values[name] = function(values[name])
     return values

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 
 _ALIGNMENT = 64
-_SLACK = 64 * _ALIGNMENT  # a lease is asked for in bytes of arrays: room for the gaps between 64 of them
+_SLACK = (
+    64 * _ALIGNMENT
+)  # a lease is asked for in bytes of arrays: room for the gaps between 64 of them
 _SMALLEST = 64 * 1024
 _PAGE = 4096
 _PEAK_WINDOW = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rayingest.plan.durations import Durations
-from rayingest.plan.metrics import Span, no_span
+from rayingest.plan.figures.histogram import Histogram
+from rayingest.plan.figures.metrics import Span, no_span
 
 
 class StepTimer:
@@ -19,7 +19,7 @@ class StepTimer:
         self._asked_at = 0.0
         self._wait = self._work = 0.0
         self._batches = 0
-        self._waits, self._steps = Durations(), Durations()
+        self._waits, self._steps = Histogram(), Histogram()
 
     def begin(self) -> None:
         """A pass begins: what the caller did since the last batch was no step."""

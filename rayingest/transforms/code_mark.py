@@ -18,7 +18,17 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
-_FOLLOWED = (tuple, list, set, frozenset, dict, type, types.FunctionType, types.MethodType, functools.partial)
+_FOLLOWED = (
+    tuple,
+    list,
+    set,
+    frozenset,
+    dict,
+    type,
+    types.FunctionType,
+    types.MethodType,
+    functools.partial,
+)
 
 
 def code_mark(things: Any) -> str:
@@ -81,13 +91,17 @@ def _object_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
         yield f"{thing.__module__}.{thing.__qualname__}"
         if thing.__module__ != "builtins":
             members = {name: _unwrap(value) for name, value in sorted(vars(thing).items())}
-            yield from _words({name: value for name, value in members.items() if _is_code(name, value)}, seen)
+            yield from _words(
+                {name: value for name, value in members.items() if _is_code(name, value)}, seen
+            )
             yield from _words([base for base in thing.__bases__ if base is not object], seen)
     elif hasattr(type(thing), "__array__"):
         yield from _array_words(thing, seen)
     elif (text := repr(thing)) and not _shows_address(text):
         yield f"{type(thing).__module__}.{text}"
-        if "..." in text and hasattr(thing, "__dict__"):  # an array in it, perhaps, of which the middle is left out
+        if "..." in text and hasattr(
+            thing, "__dict__"
+        ):  # an array in it, perhaps, of which the middle is left out
             yield from _words(dict(sorted(vars(thing).items())), seen)
     elif hasattr(thing, "__dict__"):
         yield from _words((type(thing), dict(sorted(vars(thing).items()))), seen)
@@ -122,7 +136,11 @@ def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator
 
 def _referred(code: types.CodeType) -> tuple[set[str], set[str]]:
     """The globals that code, and code in it, refers to, and all names that may be attributes."""
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = {
+        each.argval
+        for each in dis.get_instructions(code)
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
     attributes = set(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -135,7 +153,11 @@ def _is_library(module: str | None) -> bool:
     """Whether a module's code is not its user's own."""
     top = (module or "").partition(".")[0]
     file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return top in {"rayingest", *sys.stdlib_module_names} or "site-packages" in file or "dist-packages" in file
+    return (
+        top in {"rayingest", *sys.stdlib_module_names}
+        or "site-packages" in file
+        or "dist-packages" in file
+    )
 
 
 def _array_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
@@ -170,5 +192,7 @@ def _unwrap(member: Any) -> Any:
 
 
 def _is_code(name: str, member: Any) -> bool:
-    plain = isinstance(member, (*_PLAIN, tuple)) and not (name.startswith("__") and name.endswith("__"))
+    plain = isinstance(member, (*_PLAIN, tuple)) and not (
+        name.startswith("__") and name.endswith("__")
+    )
     return plain or isinstance(member, types.FunctionType)

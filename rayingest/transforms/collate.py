@@ -31,10 +31,15 @@ Written = Sequence[tuple[np.ndarray, Sequence[np.ndarray]]]
 
 _STRETCH = 4 << 20
 _memmove = ctypes.PyDLL(None).memmove
-_memmove.argtypes, _memmove.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
+_memmove.argtypes, _memmove.restype = (
+    (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+    ctypes.c_void_p,
+)
 
 
-def collate(samples: Sequence[Mapping[str, Any]], schema: Schema, *, written: Written = ()) -> Columns:
+def collate(
+    samples: Sequence[Mapping[str, Any]], schema: Schema, *, written: Written = ()
+) -> Columns:
     """Columns of n samples that conform to the schema; {} for none.
 
     An array of `written` whose row views still are the samples' values, in order, is used as it is. Raises ConfigError
@@ -65,7 +70,10 @@ def assemble(
     """
     parts = [(rows, columns) for rows, columns in parts if columns]
     result: Columns = {}
-    pads = {**padding, **{mask_name(name): replace(pad, value=0) for name, pad in padding.items() if pad.mask}}
+    pads = {
+        **padding,
+        **{mask_name(name): replace(pad, value=0) for name, pad in padding.items() if pad.mask},
+    }
     for name in parts[0][1] if parts else ():
         column = [(rows, columns[name]) for rows, columns in parts]
         pad = pads.get(name, PLAIN if length_name(name) in parts[0][1] else None)
@@ -90,7 +98,9 @@ def _put(out: np.ndarray, rows: Rows, data: np.ndarray) -> None:
         _memmove(target + at, source + at, min(_STRETCH, data.nbytes - at))
 
 
-def _joined(name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocate: Allocate, pad: Pad | None) -> Column:
+def _joined(
+    name: str, parts: Sequence[tuple[Rows, Column]], total: int, allocate: Allocate, pad: Pad | None
+) -> Column:
     arrays = [(rows, data) for rows, data in parts if isinstance(data, np.ndarray)]
     if not arrays:
         column: list[Any] = [None] * total
@@ -146,7 +156,12 @@ def _misfit(name: str, found: Iterable[tuple[int, ...]]) -> str:
     shown = ", ".join(map(str, shapes[:4])) + (", ..." if len(shapes) > 4 else "")
     start = f"field {name!r} has values of shapes {shown}, which cannot be stacked: "
     if all(len(shape) == 3 for shape in shapes):
-        return start + f"give images one size, as in .decode({name}=ri.images.RandomResizedCrop(224))"
+        return (
+            start + f"give images one size, as in .decode({name}=ri.images.RandomResizedCrop(224))"
+        )
     if all(len(shape) == 1 for shape in shapes):
-        return start + "it comes from a source of fixed length; give what has another length a name of its own"
+        return (
+            start
+            + "it comes from a source of fixed length; give what has another length a name of its own"
+        )
     return start + "pad or cut them to one shape in .map, or pass .batch(collate=...)"

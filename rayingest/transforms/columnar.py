@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rayingest.plan.protocols import Columns
-from rayingest.transforms.opened import OpenBlock, WholeColumn
+from rayingest.transforms.open_block import OpenBlock, WholeColumn
 from rayingest.transforms.padding import mask_name
 from rayingest.transforms.schema import FieldType, Schema, length_name
 
@@ -81,7 +81,9 @@ def _padded(name: str, parts: Sequence[_Part], n: int, field: FieldType) -> Colu
     width = pad.width(int(lengths.max()))
     whole = np.full((n, width), pad.value, field.dtype)
     for values, begins, places in spans:
-        for place, begin, length in zip(places.tolist(), begins.tolist(), lengths[places].tolist(), strict=True):
+        for place, begin, length in zip(
+            places.tolist(), begins.tolist(), lengths[places].tolist(), strict=True
+        ):
             whole[place, pad.place(length, width)] = values[begin : begin + length]
     result: Columns = {name: whole, length_name(name): lengths}
     if pad.mask:

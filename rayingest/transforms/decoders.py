@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.transforms.images import Decode
+from rayingest.transforms.images.operations import Decode
 
 MAX_UNFOLDED = 1 << 30
 """Bytes that a compressed field may decompress to."""
@@ -63,7 +63,11 @@ def array(data: bytes) -> np.ndarray:
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError, MemoryError) as error:
         pickled = data.startswith(_NPY) and b"|O" in data[:_NPY_HEADER]
-        how = f"; where you trust it, decode the field with a function that calls {_UNPICKLE}" if pickled else ""
+        how = (
+            f"; where you trust it, decode the field with a function that calls {_UNPICKLE}"
+            if pickled
+            else ""
+        )
         raise DataError(f"not a readable .npy array: {error}{how}") from error
     if not isinstance(loaded, np.ndarray):
         raise DataError("not an .npy array but an .npz archive")
@@ -77,8 +81,12 @@ def arrays(data: bytes, limit: int | None = None) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             unfolded = sum(member.file_size for member in archive.infolist())
             if unfolded > limit:
-                raise DataError(f".npz of {unfolded} bytes refused: the limit is {limit}; {_raise_limit('arrays')}")
-            return {name.removesuffix(".npy"): array(archive.read(name)) for name in archive.namelist()}
+                raise DataError(
+                    f".npz of {unfolded} bytes refused: the limit is {limit}; {_raise_limit('arrays')}"
+                )
+            return {
+                name.removesuffix(".npy"): array(archive.read(name)) for name in archive.namelist()
+            }
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise DataError(f"not a readable .npz archive: {error}") from error
 
@@ -98,7 +106,9 @@ def gunzip(data: bytes, limit: int | None = None) -> bytes:
         except zlib.error as error:
             raise DataError(f"not readable gzip data: {error}") from error
         if len(part) > room:
-            raise DataError(f"gzip data refused: it unfolds to more than {limit} bytes; {_raise_limit('gunzip')}")
+            raise DataError(
+                f"gzip data refused: it unfolds to more than {limit} bytes; {_raise_limit('gunzip')}"
+            )
         if not member.eof:
             raise DataError(f"gzip data is cut short after {len(data)} bytes")
         parts.append(part)
@@ -128,7 +138,11 @@ def _refuse_pickle(name: str, wraps: int) -> Decoder:
     unpickle = "lambda data: pickle.loads(gzip.decompress(data))" if wraps else "pickle.loads"
 
     def how(decoder: str) -> str:
-        return f".decode({name}={decoder})" if name.isidentifier() else f".decode(**{{{name!r}: {decoder}}})"
+        return (
+            f".decode({name}={decoder})"
+            if name.isidentifier()
+            else f".decode(**{{{name!r}: {decoder}}})"
+        )
 
     def refuse(data: bytes) -> Any:
         raise ConfigError(

@@ -56,4 +56,9 @@ def _decimal(data: bytes) -> Decimal:
         raise DataError(f"{data[:40]!r} is no decimal number") from error
 
 
-_VALUES: dict[str, Callable[[bytes], Any]] = {"int": int, "float": float, "decimal": _decimal, "npy": array}
+_VALUES: dict[str, Callable[[bytes], Any]] = {
+    "int": int,
+    "float": float,
+    "decimal": _decimal,
+    "npy": array,
+}

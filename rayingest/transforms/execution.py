@@ -12,16 +12,23 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.plan.keys import generator
+from rayingest.plan.order.keys import generator
 from rayingest.transforms.collate import Written
 from rayingest.transforms.decoders import Decoder, media_decoder
 from rayingest.transforms.functions import Function, failure, is_interrupt
-from rayingest.transforms.opened import OpenBlock, Plan
-from rayingest.transforms.program import DecodeStep, MapStep, Program, Step, gives_fixed, no_such_field
+from rayingest.transforms.images.transform import Transform
+from rayingest.transforms.open_block import OpenBlock, Plan
+from rayingest.transforms.program import (
+    DecodeStep,
+    MapStep,
+    Program,
+    Step,
+    gives_fixed,
+    no_such_field,
+)
 from rayingest.transforms.rows import Rows
 from rayingest.transforms.schema import Schema, conform
 from rayingest.transforms.stages import Select
-from rayingest.transforms.transform import Transform
 
 Sample = dict[str, Any]
 
@@ -34,7 +41,11 @@ class Samples(list[Sample]):
     """
 
     def __init__(
-        self, samples: Iterable[Sample] = (), *, fixed: frozenset[str] = frozenset(), written: Written = ()
+        self,
+        samples: Iterable[Sample] = (),
+        *,
+        fixed: frozenset[str] = frozenset(),
+        written: Written = (),
     ) -> None:
         super().__init__(samples)
         self.fixed, self.written = fixed, written
@@ -61,7 +72,9 @@ class Execution:
         self._ordinals: list[int] = np.asarray(ordinals).tolist()
         self._blocks = blocks
         self._wholes: dict[tuple[int, str], tuple[np.ndarray, list[Any]]] = {}
-        self._fixed = {name for number in set(self._table_of) for name in blocks[number].fields.fixed}
+        self._fixed = {
+            name for number in set(self._table_of) for name in blocks[number].fields.fixed
+        }
         self._seed = self._source = 0
         self._epochs: list[int] = []
         self._segments: list[list[Step]] = [[]]
@@ -72,7 +85,11 @@ class Execution:
                 self._segments[-1].append(step)
 
     def samples(
-        self, seed: int, epoch: int | np.ndarray, source: int, bad: dict[int, DataError] | None = None
+        self,
+        seed: int,
+        epoch: int | np.ndarray,
+        source: int,
+        bad: dict[int, DataError] | None = None,
     ) -> Samples:
         """All samples, given what random numbers are keyed by; the epoch may be one for each.
 
@@ -81,9 +98,15 @@ class Execution:
         """
         self._seed, self._source = seed, source
         self._epochs = np.broadcast_to(epoch, len(self._ordinals)).tolist()
-        samples = self._complete(self._run(range(len(self._ordinals)))) if bad is None else self._good(bad)
+        samples = (
+            self._complete(self._run(range(len(self._ordinals))))
+            if bad is None
+            else self._good(bad)
+        )
         return Samples(
-            samples.values(), fixed=self._program.fixed_at_end(self._fixed), written=list(self._wholes.values())
+            samples.values(),
+            fixed=self._program.fixed_at_end(self._fixed),
+            written=list(self._wholes.values()),
         )
 
     def _run(self, places: Iterable[int]) -> dict[int, Sample]:
@@ -147,7 +170,11 @@ class Execution:
         for field, default in fields.plans:
             try:
                 value = rows.value(field.raw, row)
-            except (DataError, ValueError, OverflowError) as error:  # a damaged time may be none that Python has
+            except (
+                DataError,
+                ValueError,
+                OverflowError,
+            ) as error:  # a damaged time may be none that Python has
                 raise failure("read", error, None, **self._where(i)) from error
             if value is None and rows.has_members:
                 continue  # this sample has no such member
@@ -167,20 +194,30 @@ class Execution:
             raise DataError(str(error), **self._where(i)) from error
         except DataError as error:
             raise failure("read", error, None, **self._where(i)) from error
-        self._fixed.update(field.name for field in fields if field.decoders and gives_fixed(field.decoders[-1]))
+        self._fixed.update(
+            field.name for field in fields if field.decoders and gives_fixed(field.decoders[-1])
+        )
         sample: Sample = {}
         for field, undecoded in values.items():
             value = undecoded
             for function in field.decoders:
                 value = self._call(function, value, i, field.name)
-            if not field.decoders and isinstance(value, bytes) and (default := media_decoder(field.raw)):
+            if (
+                not field.decoders
+                and isinstance(value, bytes)
+                and (default := media_decoder(field.raw))
+            ):
                 value = self._default(default, field.raw, value, i)
             sample[field.name] = value
         return sample
 
     def _default(self, decoder: Decoder, raw: str, value: bytes, i: int) -> Any:
         try:
-            return decoder(value, path=self._path) if isinstance(decoder, Transform) else decoder(value)
+            return (
+                decoder(value, path=self._path)
+                if isinstance(decoder, Transform)
+                else decoder(value)
+            )
         except ConfigError:
             raise
         except Exception as error:
@@ -201,7 +238,10 @@ class Execution:
                 sample = self._call(step.function, sample, i)
                 if not isinstance(sample, dict):
                     kind = type(sample).__name__
-                    raise DataError(f"{step.function.what} returned {kind}, not a dict of fields", **self._where(i))
+                    raise DataError(
+                        f"{step.function.what} returned {kind}, not a dict of fields",
+                        **self._where(i),
+                    )
                 if step.function.fixed:
                     self._fixed.update(sample)
         return sample
@@ -236,7 +276,10 @@ class Execution:
         for i, sample in samples.items():
             if sample.keys() != names:
                 name = next(iter(sample.keys() ^ names))
-                raise DataError(f"field {name!r} is in some samples only: fill it in with .map", **self._where(i))
+                raise DataError(
+                    f"field {name!r} is in some samples only: fill it in with .map",
+                    **self._where(i),
+                )
         columns = {name: [sample[name] for sample in samples.values()] for name in names}
         extra: list[Any] = []
         named: dict[str, Any] = {}
@@ -256,16 +299,24 @@ class Execution:
                 raise
             raise failure(function.what, error, function.fn, **where) from error
         if not isinstance(result, dict):
-            raise DataError(f"{function.what} returned {type(result).__name__}, not a dict of columns", **where)
+            raise DataError(
+                f"{function.what} returned {type(result).__name__}, not a dict of columns", **where
+            )
         for name, column in result.items():
             if _length(column) != len(samples):
-                found = f"{_length(column)} rows" if _length(column) is not None else f"a {type(column).__name__}"
+                found = (
+                    f"{_length(column)} rows"
+                    if _length(column) is not None
+                    else f"a {type(column).__name__}"
+                )
                 raise DataError(
                     f"{function.what} was given {len(samples)} rows and returned {found} for {name!r}; it must return "
                     f"a list or array of as many",
                     **where,
                 )
-        return {i: {name: column[n] for name, column in result.items()} for n, i in enumerate(places)}
+        return {
+            i: {name: column[n] for name, column in result.items()} for n, i in enumerate(places)
+        }
 
     def _no_such_field(self, verb: str, field: str, sample: Sample, i: int) -> DataError:
         error = no_such_field(verb, field, sample)
@@ -274,7 +325,9 @@ class Execution:
         return made
 
     def _generator(self, function: Function, i: int) -> np.random.Generator:
-        return generator(self._seed, self._epochs[i], self._source, self._ordinals[i], function.stage)
+        return generator(
+            self._seed, self._epochs[i], self._source, self._ordinals[i], function.stage
+        )
 
     def _place(self, function: Function, field: str, i: int) -> np.ndarray:
         """Row i of the batch array for this field, which is made when its first row is needed."""
@@ -288,7 +341,10 @@ class Execution:
 
     def _where(self, i: int) -> dict[str, Any]:
         """What names sample i in an error."""
-        return {**self._blocks[self._table_of[i]].rows.where(self._row_of[i]), "sample": self._ordinals[i]}
+        return {
+            **self._blocks[self._table_of[i]].rows.where(self._row_of[i]),
+            "sample": self._ordinals[i],
+        }
 
 
 def _length(column: Any) -> int | None:

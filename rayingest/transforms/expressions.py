@@ -16,9 +16,44 @@ from typing import Any
 from rayingest.errors import ConfigError
 
 _NODES = (
-    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Compare, ast.Call),
-    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Constant, ast.Name, ast.Load, ast.Subscript),
-    *(ast.Tuple, ast.List, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
+    *(
+        ast.Expression,
+        ast.BoolOp,
+        ast.And,
+        ast.Or,
+        ast.UnaryOp,
+        ast.Not,
+        ast.USub,
+        ast.BinOp,
+        ast.Compare,
+        ast.Call,
+    ),
+    *(
+        ast.Add,
+        ast.Sub,
+        ast.Mult,
+        ast.Div,
+        ast.FloorDiv,
+        ast.Mod,
+        ast.Constant,
+        ast.Name,
+        ast.Load,
+        ast.Subscript,
+    ),
+    *(
+        ast.Tuple,
+        ast.List,
+        ast.Eq,
+        ast.NotEq,
+        ast.Lt,
+        ast.LtE,
+        ast.Gt,
+        ast.GtE,
+        ast.In,
+        ast.NotIn,
+        ast.Is,
+        ast.IsNot,
+    ),
 )
 
 
@@ -48,13 +83,24 @@ def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
         raise ConfigError(f"where({text!r}): {error}") from None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for call in calls:
-        if not isinstance(call.func, ast.Name) or call.func.id != "len" or len(call.args) != 1 or call.keywords:
-            raise ConfigError(f"where({text!r}): {ast.unparse(call)!r} is no part of the language; use filter(fn)")
+        if (
+            not isinstance(call.func, ast.Name)
+            or call.func.id != "len"
+            or len(call.args) != 1
+            or call.keywords
+        ):
+            raise ConfigError(
+                f"where({text!r}): {ast.unparse(call)!r} is no part of the language; use filter(fn)"
+            )
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
-            raise ConfigError(f"where({text!r}): {_shown(node)!r} is no part of the language; use filter(fn)")
+            raise ConfigError(
+                f"where({text!r}): {_shown(node)!r} is no part of the language; use filter(fn)"
+            )
     functions = {id(call.func) for call in calls}
-    fields = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions]
+    fields = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions
+    ]
     fields.sort(key=lambda node: (node.lineno, node.col_offset))
     names = tuple(dict.fromkeys(node.id for node in fields))
     if not names:

@@ -20,7 +20,7 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.redact import shortened
 from rayingest.transforms.decoders import text
-from rayingest.transforms.images import Transform
+from rayingest.transforms.images.operations import Transform
 
 RngArgument = Literal["keyword", "positional"] | None
 """How a function takes its random numbers: as rng=, as its second argument, or not at all."""
@@ -57,10 +57,16 @@ def map_function(verb: str, fn: Any) -> Function:
     """The function or class of `.map` or `.map_batches`; ConfigError unless it can be called with a sample [, rng]."""
     what = f"{verb} {name_of(fn)}"
     if not isinstance(fn, type):
-        return Function(what, fn, _rng_argument(what, fn), fixed=getattr(fn, "fixed_lengths", False))
+        return Function(
+            what, fn, _rng_argument(what, fn), fixed=getattr(fn, "fixed_lengths", False)
+        )
     if not any("__call__" in vars(base) for base in fn.__mro__):
-        raise ConfigError(f"{what}: its instances cannot be called; give the class a __call__(self, sample)")
-    needed = [p.name for p in _parameters(fn) or () if p.default is p.empty and p.kind not in _VARIADIC]
+        raise ConfigError(
+            f"{what}: its instances cannot be called; give the class a __call__(self, sample)"
+        )
+    needed = [
+        p.name for p in _parameters(fn) or () if p.default is p.empty and p.kind not in _VARIADIC
+    ]
     if needed:
         raise ConfigError(
             f"{what}: the class needs {', '.join(needed)} to be set up; pass an instance, or set defaults"
@@ -82,7 +88,11 @@ def decode_function(field: str, fn: Any) -> Function:
     if shape is None or not any(p.name == "out" for p in _parameters(fn) or ()):
         return Function(what, fn, rng)
     return Function(
-        what, fn, rng, out_shape=tuple(shape), out_dtype=str(np.dtype(getattr(fn, "output_dtype", "uint8")))
+        what,
+        fn,
+        rng,
+        out_shape=tuple(shape),
+        out_dtype=str(np.dtype(getattr(fn, "output_dtype", "uint8"))),
     )
 
 
@@ -109,7 +119,10 @@ def _rng_argument(what: str, fn: Any, skip: int = 0) -> RngArgument:
     if parameters is None:
         return None
     parameters = parameters[skip:]
-    named = any(p.name == "rng" and p.kind is not p.POSITIONAL_ONLY and p.kind not in _VARIADIC for p in parameters)
+    named = any(
+        p.name == "rng" and p.kind is not p.POSITIONAL_ONLY and p.kind not in _VARIADIC
+        for p in parameters
+    )
     if named:
         parameters = [p for p in parameters if p.name != "rng"]
     required = [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
@@ -151,7 +164,10 @@ def is_interrupt(error: BaseException) -> bool:
 
     Python raises that in the main thread alone, where Ray has no method of an actor's run.
     """
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -181,7 +197,11 @@ def user_line(error: BaseException, fn: Any) -> str:
     The innermost frame that is in no installed library; for a function that itself comes from one, the frame by which
     its library was entered.
     """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_PACKAGE)
+    ]
     own = [frame for frame in frames if not _installed(frame.filename)]
     ours = (getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0] == "rayingest"
     entered = [] if ours else [frame for frame in frames if "-packages" in frame.filename][:1]
@@ -191,4 +211,8 @@ def user_line(error: BaseException, fn: Any) -> str:
 
 
 def _installed(filename: str) -> bool:
-    return filename.startswith((_STDLIB, "<frozen ")) or "site-packages" in filename or "dist-packages" in filename
+    return (
+        filename.startswith((_STDLIB, "<frozen "))
+        or "site-packages" in filename
+        or "dist-packages" in filename
+    )

@@ -45,10 +45,14 @@ class Pad:
         if self.side not in ("right", "left"):
             raise ConfigError(f"Pad: side={self.side!r}: choose 'right' or 'left'")
         for name, least in (("multiple_of", self.multiple_of), ("longest", self.longest)):
-            if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 1):
+            if least is not None and (
+                isinstance(least, bool) or not isinstance(least, int) or least < 1
+            ):
                 raise ConfigError(f"Pad: {name}={least!r}: a whole number, 1 or more")
         if isinstance(self.axes, bool) or self.axes not in (1, 2):
-            raise ConfigError(f"Pad: axes={self.axes!r}: 1 or 2, how many of the first axes are padded")
+            raise ConfigError(
+                f"Pad: axes={self.axes!r}: 1 or 2, how many of the first axes are padded"
+            )
         if self.truncate and self.longest is None:
             raise ConfigError("Pad: truncate=True needs longest=..., the length to cut to")
 
@@ -71,7 +75,9 @@ class Pad:
         with np.errstate(all="ignore"):
             cast = np.array(self.value).astype(dtype)
         if dtype.kind != "f" and (cast.item() != self.value):
-            raise ConfigError(f"Pad: value={self.value!r} for field {name!r} of {dtype}, which has no such value")
+            raise ConfigError(
+                f"Pad: value={self.value!r} for field {name!r} of {dtype}, which has no such value"
+            )
 
     def place(self, length: int, width: int) -> slice:
         """Where the own values of a row, or of a narrower part, are."""
@@ -88,10 +94,14 @@ class Pad:
 
     def column(self, values: Sequence[Ragged], dtype: np.dtype[Any]) -> np.ndarray:
         """The values one below the other, filled up; at least one. ValueError where axes differ that are not padded."""
-        rest, *others = {np.shape(value)[self.axes :] if self._is_array(value) else () for value in values}
+        rest, *others = {
+            np.shape(value)[self.axes :] if self._is_array(value) else () for value in values
+        }
         if others:
             raise ValueError("only the first axes are padded")
-        widths = map(self.width, np.max([self._extents(value) for value in values], axis=0).tolist())
+        widths = map(
+            self.width, np.max([self._extents(value) for value in values], axis=0).tolist()
+        )
         out = np.full((len(values), *widths, *rest), self.value, dtype)
         for row, own in zip(out, values, strict=True):
             if self._is_array(own):

@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.plan.layout import Layout
+from rayingest.plan.order.layout import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import collate
 from rayingest.transforms.columnar import sample_views, whole_columns
-from rayingest.transforms.decode_path import PILLOW
 from rayingest.transforms.execution import Execution, Samples
 from rayingest.transforms.functions import Function, failure, is_interrupt, name_of, user_line
-from rayingest.transforms.opened import OpenBlock, Plan
-from rayingest.transforms.packing import PackedFields
+from rayingest.transforms.images.backend import PILLOW
+from rayingest.transforms.open_block import OpenBlock, Plan
+from rayingest.transforms.packed_fields import PackedFields
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.program import Program, compile_stages, plan_fields
 from rayingest.transforms.rows import Rows
@@ -46,7 +46,7 @@ class Pipeline:
     """Stages and what they need to be run anywhere: immutable, picklable (with cloudpickle for local functions).
 
     `source` is the place of the data set among those read together; `path` is how images are decoded, one of
-    `decode_path.PATHS`. `collate`, where given, gets the list of sample dicts and returns a dict of arrays or lists
+    `image_backend.PATHS`. `collate`, where given, gets the list of sample dicts and returns a dict of arrays or lists
     with the batch as first axis. `schema` is what `learn` gave; samples are held to it, unless there is a `collate`;
     its fields are padded as of `padding`, or `packed`. Raises ConfigError for stages that cannot work.
     """
@@ -66,10 +66,14 @@ class Pipeline:
             if not isinstance(stage, (Select, Decode, Map, MapBatches)):
                 raise ConfigError(f"a stage is a Select, Decode, Map or MapBatches, not {stage!r}")
         if self.collate is not None and not callable(self.collate):
-            raise ConfigError(f"collate={self.collate!r} cannot be called; give a function of a list of samples")
+            raise ConfigError(
+                f"collate={self.collate!r} cannot be called; give a function of a list of samples"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {each.name: self.__dict__[each.name] for each in fields(self)}  # set-up instances stay in their process
+        return {
+            each.name: self.__dict__[each.name] for each in fields(self)
+        }  # set-up instances stay in their process
 
     @property
     def needs_whole_steps(self) -> bool:
@@ -95,7 +99,11 @@ class Pipeline:
         return self._program.known_bytes
 
     def learn(
-        self, tables: Sequence[pa.Table], table_of: np.ndarray, row_of: np.ndarray, ordinals: np.ndarray
+        self,
+        tables: Sequence[pa.Table],
+        table_of: np.ndarray,
+        row_of: np.ndarray,
+        ordinals: np.ndarray,
     ) -> dict[str, FieldType]:
         """The schema that these samples suggest, bad ones left out; arguments as of `run_samples`.
 
@@ -106,7 +114,9 @@ class Pipeline:
         if not samples and bad:
             error = next(iter(bad.values()))
             raise ConfigError(str(error)) if isinstance(error.__cause__, ConfigError) else error
-        for place, sample in zip(np.delete(np.arange(len(ordinals)), list(bad)).tolist(), samples, strict=True):
+        for place, sample in zip(
+            np.delete(np.arange(len(ordinals)), list(bad)).tolist(), samples, strict=True
+        ):
             try:
                 infer([sample], samples.fixed, self.padding)
             except DataError as error:
@@ -127,7 +137,9 @@ class Pipeline:
         bad: dict[int, DataError] | None = None,
     ) -> Samples:
         """As `run`, of blocks that are opened for it alone."""
-        return self.run([self.open(table) for table in tables], table_of, row_of, ordinals, epoch, bad)
+        return self.run(
+            [self.open(table) for table in tables], table_of, row_of, ordinals, epoch, bad
+        )
 
     def run(
         self,
@@ -155,7 +167,9 @@ class Pipeline:
         untouched = not self._program.tail and self.collate is None
         return OpenBlock(table, self._plan, self.schema if untouched else None)
 
-    def whole(self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray) -> Columns | None:
+    def whole(
+        self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray
+    ) -> Columns | None:
         """What `finish` would make of `run_samples`, where nothing is done to any of the samples; else None."""
         return None if self.schema is None else whole_columns(blocks, block_of, row_of, self.schema)
 
@@ -183,7 +197,9 @@ class Pipeline:
         if self.collate is not None:
             return self._custom(list(samples))
         assert self.schema is not None, "learn the schema first"
-        return collate(samples, self.schema, written=samples.written if isinstance(samples, Samples) else ())
+        return collate(
+            samples, self.schema, written=samples.written if isinstance(samples, Samples) else ()
+        )
 
     def _custom(self, samples: list[dict[str, Any]]) -> Columns:
         assert self.collate is not None
@@ -195,18 +211,26 @@ class Pipeline:
                 raise
             raise failure(what, error, self.collate) from error
         if not isinstance(result, dict):
-            raise ConfigError(f"{what} returned a {type(result).__name__}; it must be a dict of arrays or lists")
+            raise ConfigError(
+                f"{what} returned a {type(result).__name__}; it must be a dict of arrays or lists"
+            )
         columns: Columns = {}
         for name, value in result.items():
             try:
                 column = as_array(value) if hasattr(value, "__array__") else value
             except Exception as error:  # numbers that numpy has not, say
                 kind = type(value).__name__
-                raise ConfigError(f"{what} returned a {kind} for {name!r} that cannot be an array: {error}") from error
-            listed = isinstance(column, list) or (isinstance(column, np.ndarray) and column.ndim > 0)
+                raise ConfigError(
+                    f"{what} returned a {kind} for {name!r} that cannot be an array: {error}"
+                ) from error
+            listed = isinstance(column, list) or (
+                isinstance(column, np.ndarray) and column.ndim > 0
+            )
             if not isinstance(name, str) or not listed or len(column) != len(samples):
                 found = (
-                    f"an array of shape {np.shape(column)}" if isinstance(column, np.ndarray) else _described(column)
+                    f"an array of shape {np.shape(column)}"
+                    if isinstance(column, np.ndarray)
+                    else _described(column)
                 )
                 raise ConfigError(
                     f"{what} returned {found} for {name!r}; each field must be an array or list with the batch, here "
@@ -240,7 +264,9 @@ class Pipeline:
                     if is_interrupt(error):
                         raise
                     line = user_line(error, function.fn)
-                    raise ConfigError(f"{function.what}: setting it up failed: {error!r}{line}") from error
+                    raise ConfigError(
+                        f"{function.what}: setting it up failed: {error!r}{line}"
+                    ) from error
             return instances[function.number]
 
 

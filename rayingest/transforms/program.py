@@ -69,7 +69,9 @@ class Program:
             if isinstance(step, Select):
                 names = {new for new, old in step.fields.items() if old in names}
             elif isinstance(step, DecodeStep):
-                names = (names | {step.field}) if gives_fixed(step.function) else (names - {step.field})
+                names = (
+                    (names | {step.field}) if gives_fixed(step.function) else (names - {step.field})
+                )
         return frozenset(names)
 
 
@@ -81,7 +83,9 @@ def gives_fixed(function: Function) -> bool:
 def compile_stages(stages: Sequence[Stage]) -> Program:
     """The steps of a description, its functions numbered in order, with a count of their own for random ones."""
     steps = list(_steps(stages))
-    first_map = next((place for place, step in enumerate(steps) if isinstance(step, MapStep)), len(steps))
+    first_map = next(
+        (place for place, step in enumerate(steps) if isinstance(step, MapStep)), len(steps)
+    )
     expected: tuple[str, ...] = ()
     sizes: dict[str, int] = {}
     for step in steps:
@@ -92,7 +96,9 @@ def compile_stages(stages: Sequence[Stage]) -> Program:
             sizes[step.field] = _result_bytes(step.function)
         else:
             expected = ()
-    return Program(tuple(steps[:first_map]), tuple(steps[first_map:]), expected, sum(sizes.values()))
+    return Program(
+        tuple(steps[:first_map]), tuple(steps[first_map:]), expected, sum(sizes.values())
+    )
 
 
 def _steps(stages: Sequence[Stage]) -> Iterable[Step]:
@@ -119,7 +125,11 @@ def _steps(stages: Sequence[Stage]) -> Iterable[Step]:
 
 
 def _result_bytes(function: Function) -> int:
-    return 0 if function.out_shape is None else math.prod(function.out_shape) * np.dtype(function.out_dtype).itemsize
+    return (
+        0
+        if function.out_shape is None
+        else math.prod(function.out_shape) * np.dtype(function.out_dtype).itemsize
+    )
 
 
 def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan, ...]:
@@ -143,4 +153,6 @@ def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan
 
 def no_such_field(verb: str, field: str, there: Iterable[str]) -> ConfigError:
     """For a field that is asked for and is not there."""
-    return ConfigError(f"{verb}: there is no field {field!r}; there are {', '.join(map(repr, there)) or 'none'}")
+    return ConfigError(
+        f"{verb}: there is no field {field!r}; there are {', '.join(map(repr, there)) or 'none'}"
+    )

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
-from rayingest.formats.indices import NUMBER
+from rayingest.formats.index_only import NUMBER
 from rayingest.formats.tf_example import Example
 from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
 from rayingest.transforms.encodings import default_of, value_of
@@ -61,14 +61,22 @@ class Rows:
         """Why rows cannot be had, by their numbers: those of which that is known."""
         if FAULT not in self.table.column_names:
             return {}
-        return {row: fault for row, fault in enumerate(self.table.column(FAULT).to_pylist()) if fault is not None}
+        return {
+            row: fault
+            for row, fault in enumerate(self.table.column(FAULT).to_pylist())
+            if fault is not None
+        }
 
     def where(self, row: int) -> dict[str, Any]:
         """`shard`, `offset` and `key` of a row, for an error."""
-        offset = self.table.column(OFFSET)[row].as_py() if OFFSET in self.table.column_names else None
+        offset = (
+            self.table.column(OFFSET)[row].as_py() if OFFSET in self.table.column_names else None
+        )
         offset = row % self.table.num_rows if NUMBER in self.names else offset
         key = self.table.column(KEY)[row].as_py() if self.has_members else None
-        shard = self.table.column(FILE)[row].as_py() if FILE in self.table.column_names else self.shard
+        shard = (
+            self.table.column(FILE)[row].as_py() if FILE in self.table.column_names else self.shard
+        )
         return {"shard": shard, "offset": offset, "key": key}
 
     def document(self, row: int) -> Mapping[str, Any]:
@@ -80,7 +88,9 @@ class Rows:
         except (ValueError, RecursionError) as error:  # the latter from deep nesting
             raise DataError(f"not readable JSON: {error}") from error
         if not isinstance(document, dict):
-            raise DataError(f"a line of JSON Lines must be an object, this one is a {type(document).__name__}")
+            raise DataError(
+                f"a line of JSON Lines must be an object, this one is a {type(document).__name__}"
+            )
         return document
 
     @cached_property
@@ -100,21 +110,28 @@ class Rows:
                 return row
             encoding, column = self._encoding(name), self.table.column(name)
             make = None if encoding is None else value_of(encoding)
-            getter = self._getters[name] = _getter(name, column) if make is None else _made(make, column)
+            getter = self._getters[name] = (
+                _getter(name, column) if make is None else _made(make, column)
+            )
         return getter(row)
 
     def default(self, name: str) -> Decoder | None:
         """What decodes this column where nothing else was said: by its encoding, or by extension for binary columns."""
         encoding = self._encoding(name)
         if encoding is not None:
-            return default_of(name, encoding, in_list=pa.types.is_list(self.table.schema.field(name).type))
+            return default_of(
+                name, encoding, in_list=pa.types.is_list(self.table.schema.field(name).type)
+            )
         if not _is_binary(self.table.schema.field(name).type):
             return None
         return decoder_for(name) if self.has_members else media_decoder(name)
 
     def is_fixed(self, name: str) -> bool:
         """Whether every value is a 1-D array of one length."""
-        kind, array = self.table.schema.field(name).type, parse_array_encoding(self._encoding(name) or "")
+        kind, array = (
+            self.table.schema.field(name).type,
+            parse_array_encoding(self._encoding(name) or ""),
+        )
         if array is not None:
             return len(array[1]) == 1
         if isinstance(kind, pa.FixedShapeTensorType):
@@ -131,7 +148,9 @@ class Rows:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return (
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -146,14 +165,16 @@ def _made(make: Decoder, column: pa.ChunkedArray) -> Getter:
 def _getter(name: str, column: pa.ChunkedArray) -> Getter:
     if pa.types.is_dictionary(column.type):
         if not is_number(column.type.value_type):
-            return lambda row: column[row].as_py()  # a cast would repeat the values, for as long as the block is open
+            return lambda row: column[
+                row
+            ].as_py()  # a cast would repeat the values, for as long as the block is open
         column = column.cast(column.type.value_type)
     kind = column.type
     if is_number(kind):
         return _number_getter(column)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and is_number(
-        kind.value_type
-    ):
+    if (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ) and is_number(kind.value_type):
         return lambda row: _list_values(name, column[row])
     if isinstance(kind, pa.FixedShapeTensorType):
         return lambda row: column[row].to_numpy().copy() if column[row].is_valid else None
@@ -167,7 +188,9 @@ def _number_getter(column: pa.ChunkedArray) -> Getter:
             return lambda row: column[row].as_py()
         scalar_type = np.dtype(column.type.to_pandas_dtype()).type
         return lambda row: None if (value := column[row].as_py()) is None else scalar_type(value)
-    values = numbers(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())  # the latter copies
+    values = numbers(
+        column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    )  # the latter copies
     return values.item if plain else values.__getitem__
 
 
@@ -176,7 +199,9 @@ def _list_values(name: str, scalar: pa.Scalar) -> np.ndarray | None:
         return None
     values = scalar.values
     if values.null_count:
-        raise DataError(f"field {name!r} has a null inside a list of numbers, which an array cannot hold")
+        raise DataError(
+            f"field {name!r} has a null inside a list of numbers, which an array cannot hold"
+        )
     return numbers(values).copy()
 
 

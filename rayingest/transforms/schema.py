@@ -60,7 +60,9 @@ Schema = Mapping[str, FieldType]
 
 
 def infer(
-    samples: Sequence[Mapping[str, Any]], fixed: Collection[str] = (), padding: Mapping[str, Pad] = NOTHING
+    samples: Sequence[Mapping[str, Any]],
+    fixed: Collection[str] = (),
+    padding: Mapping[str, Pad] = NOTHING,
 ) -> dict[str, FieldType]:
     """The schema that these samples suggest: all fields that occur, and the smallest type that holds their numbers.
 
@@ -70,7 +72,10 @@ def infer(
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
     schema = {
-        name: _common(name, [s[name] for s in samples if name in s], name in fixed, padding.get(name)) for name in names
+        name: _common(
+            name, [s[name] for s in samples if name in s], name in fixed, padding.get(name)
+        )
+        for name in names
     }
     if not names and samples:
         raise ConfigError("the samples have no fields: a .map that returns an empty dict?")
@@ -95,11 +100,17 @@ def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldT
     for name, pad in padding.items():
         field = made.get(name)
         if field is None:
-            raise ConfigError(f"pad: there is no field {name!r}; there are {', '.join(map(repr, schema)) or 'none'}")
+            raise ConfigError(
+                f"pad: there is no field {name!r}; there are {', '.join(map(repr, schema)) or 'none'}"
+            )
         if not field.padded or field.dtype is None or field.ndim < pad.axes:
-            raise ConfigError(f"pad: field {name!r} is {field}: nothing to pad on {pad.axes} axes of any length")
+            raise ConfigError(
+                f"pad: field {name!r} is {field}: nothing to pad on {pad.axes} axes of any length"
+            )
         if pad.mask and mask_name(name) in schema:
-            raise ConfigError(f"pad: the mask of {name!r} is called {mask_name(name)!r}, as a field is: rename one")
+            raise ConfigError(
+                f"pad: the mask of {name!r} is called {mask_name(name)!r}, as a field is: rename one"
+            )
         pad.check(name, field.dtype)
         made[name] = replace(field, pad=pad)
     return made
@@ -108,7 +119,13 @@ def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldT
 def schema_to_json(schema: Schema) -> list[list[Any]]:
     """A schema as JSON, without the padding, which a description says."""
     return [
-        [name, None if one.dtype is None else one.dtype.str, one.ndim, one.padded, one.shape and [*one.shape]]
+        [
+            name,
+            None if one.dtype is None else one.dtype.str,
+            one.ndim,
+            one.padded,
+            one.shape and [*one.shape],
+        ]
         for name, one in schema.items()
     ]
 
@@ -116,7 +133,9 @@ def schema_to_json(schema: Schema) -> list[list[Any]]:
 def schema_from_json(rows: Sequence[Sequence[Any]]) -> dict[str, FieldType]:
     """The schema that `schema_to_json` gave."""
     return {
-        name: FieldType(None if dtype is None else np.dtype(dtype), ndim, padded, shape and tuple(shape))
+        name: FieldType(
+            None if dtype is None else np.dtype(dtype), ndim, padded, shape and tuple(shape)
+        )
         for name, dtype, ndim, padded, shape in rows
     }
 
@@ -146,7 +165,9 @@ def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> F
     types = [type_ for value in values if (type_ := _type_of(name, value, fixed, pad)) is not None]
     shapes = {(type_.dtype is None, type_.ndim) for type_ in types}
     if len(shapes) > 1:
-        found = ", ".join(dict.fromkeys(f"{type(v).__name__} ({_type_of(name, v, fixed, pad)})" for v in values))
+        found = ", ".join(
+            dict.fromkeys(f"{type(v).__name__} ({_type_of(name, v, fixed, pad)})" for v in values)
+        )
         raise ConfigError(
             f"field {name!r} is not of one kind in the first samples: {found}; make it one with .map, or pass "
             ".batch(collate=...)"
@@ -159,7 +180,11 @@ def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> F
         shape = first.shape if len({type_.shape for type_ in types}) == 1 else None
         return FieldType(np.result_type(*dtypes), first.ndim, first.padded, shape)
     only_empty = all(isinstance(value, (list, tuple)) for value in values)
-    return FieldType(_INT64, 1 if pad is None else pad.axes, padded=not fixed) if only_empty else LISTED
+    return (
+        FieldType(_INT64, 1 if pad is None else pad.axes, padded=not fixed)
+        if only_empty
+        else LISTED
+    )
 
 
 def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType | None:
@@ -168,20 +193,25 @@ def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType |
         return None
     if pad is not None and pad.axes > 1 and _is_nested(value):
         inner = _common(name, [number for part in value for number in part], fixed, None)
-        return None if not any(map(len, value)) else replace(inner, ndim=inner.ndim + 2, padded=True)
+        return (
+            None if not any(map(len, value)) else replace(inner, ndim=inner.ndim + 2, padded=True)
+        )
     array = _as_array(name, value)
     if array is None:
         return LISTED
     if pad is not None and array.ndim > 1 and array.ndim >= pad.axes:
         return FieldType(array.dtype, array.ndim, True, array.shape[pad.axes :] or None)
     padded = array.ndim == 1 and not fixed
-    return FieldType(array.dtype, array.ndim, padded, array.shape if array.ndim and not padded else None)
+    return FieldType(
+        array.dtype, array.ndim, padded, array.shape if array.ndim and not padded else None
+    )
 
 
 def _is_nested(value: Any) -> bool:
     """Whether it is a list of lists, or of 1-D arrays."""
     return isinstance(value, (list, tuple)) and all(
-        isinstance(part, (list, tuple)) or (isinstance(part, np.ndarray) and part.ndim == 1) for part in value
+        isinstance(part, (list, tuple)) or (isinstance(part, np.ndarray) and part.ndim == 1)
+        for part in value
     )
 
 
@@ -191,14 +221,21 @@ def _as_array(name: str, value: Any) -> np.ndarray | None:
     if kind in _LISTED:
         return None
     if isinstance(value, (list, tuple)):
-        if not all(kind in _NUMBERS or issubclass(kind, np.number | np.bool_) for kind in set(map(type, value))):
+        if not all(
+            kind in _NUMBERS or issubclass(kind, np.number | np.bool_)
+            for kind in set(map(type, value))
+        ):
             return None
-    elif kind not in _NUMBERS and not (hasattr(value, "__array__") or hasattr(value, "__array_interface__")):
+    elif kind not in _NUMBERS and not (
+        hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+    ):
         return None
     try:
         array = as_array(value)
     except Exception as error:  # numbers that numpy has not, say
-        raise DataError(f"field {name!r} is a {kind.__name__} that cannot be made an array: {error}") from error
+        raise DataError(
+            f"field {name!r} is a {kind.__name__} that cannot be made an array: {error}"
+        ) from error
     if _is_numeric(array.dtype):
         return array
     if kind in _NUMBERS or isinstance(value, (list, tuple)):
@@ -209,7 +246,11 @@ def _as_array(name: str, value: Any) -> np.ndarray | None:
 def _take(name: str, value: Any, field: FieldType) -> Any:
     kind = type(value)
     if field.dtype is None:
-        if kind in _LISTED or (isinstance(value, (list, tuple)) and not value) or _as_array(name, value) is None:
+        if (
+            kind in _LISTED
+            or (isinstance(value, (list, tuple)) and not value)
+            or _as_array(name, value) is None
+        ):
             return value
     elif kind is np.ndarray or isinstance(value, np.generic):
         if value.dtype == field.dtype and _fits(value.shape, field):
@@ -239,12 +280,16 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
 
 
 def _fits(shape: tuple[int, ...], field: FieldType) -> bool:
-    return len(shape) == field.ndim and (field.shape is None or shape[-len(field.shape) :] == field.shape)
+    return len(shape) == field.ndim and (
+        field.shape is None or shape[-len(field.shape) :] == field.shape
+    )
 
 
 def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
     """The same numbers in that dtype; None where it does not have them."""
-    if np.can_cast(array.dtype, dtype, "safe") and (array.dtype.kind in "b" + dtype.kind or array.dtype.itemsize < 8):
+    if np.can_cast(array.dtype, dtype, "safe") and (
+        array.dtype.kind in "b" + dtype.kind or array.dtype.itemsize < 8
+    ):
         return array.astype(dtype, copy=False)
     if array.dtype.kind == "c" and dtype.kind != "c":
         return None
@@ -252,7 +297,9 @@ def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
         cast = array.astype(dtype, casting="unsafe")
         parts = cast.real if array.dtype.kind != "c" and dtype.kind == "c" else cast
         back = parts.astype(array.dtype, casting="unsafe")
-    same = np.array_equal(back, array, equal_nan=array.dtype.kind in "fc") and np.array_equal(cast < 0, array < 0)
+    same = np.array_equal(back, array, equal_nan=array.dtype.kind in "fc") and np.array_equal(
+        cast < 0, array < 0
+    )
     return cast if same else None
 
 
@@ -279,7 +326,9 @@ def _described(name: str, value: Any) -> str:
     array = None if value is None else _as_array(name, value)
     if array is None:
         return "null" if value is None else f"{type(value).__name__} {_shown(value)}"
-    return f"{FieldType(array.dtype, array.ndim, shape=array.shape)}" + ("" if array.ndim else f" ({_shown(value)})")
+    return f"{FieldType(array.dtype, array.ndim, shape=array.shape)}" + (
+        "" if array.ndim else f" ({_shown(value)})"
+    )
 
 
 def _shown(value: Any) -> str:

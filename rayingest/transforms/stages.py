@@ -21,12 +21,20 @@ class Select:
     fields: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        wrong = {new: old for new, old in self.fields.items() if not isinstance(new, str) or not isinstance(old, str)}
+        wrong = {
+            new: old
+            for new, old in self.fields.items()
+            if not isinstance(new, str) or not isinstance(old, str)
+        }
         if wrong or not self.fields:
-            raise ConfigError(f"select takes new names and the fields they stand for, as in image='jpg', not {wrong}")
+            raise ConfigError(
+                f"select takes new names and the fields they stand for, as in image='jpg', not {wrong}"
+            )
         taken = [new for new in self.fields if new in RESERVED]
         if taken:
-            raise ConfigError(f"select: no field may be called {taken[0]!r}, which batches have of the loader's own")
+            raise ConfigError(
+                f"select: no field may be called {taken[0]!r}, which batches have of the loader's own"
+            )
         object.__setattr__(self, "fields", dict(self.fields))
 
 
@@ -38,7 +46,9 @@ class Decode:
 
     def __post_init__(self) -> None:
         if not self.functions:
-            raise ConfigError("decode takes fields and their decoders, as in image=ri.images.Resize(224)")
+            raise ConfigError(
+                "decode takes fields and their decoders, as in image=ri.images.Resize(224)"
+            )
         for field, fn in self.functions.items():
             decode_function(field, fn)
         object.__setattr__(self, "functions", dict(self.functions))

@@ -45,5 +45,9 @@ def detached(value: Any) -> Any:
         return parts if isinstance(value, list) else getattr(type(value), "_make", tuple)(parts)
     if isinstance(value, dict):
         parts_by_name = {name: detached(part) for name, part in value.items()}
-        return value if all(parts_by_name[name] is part for name, part in value.items()) else parts_by_name
+        return (
+            value
+            if all(parts_by_name[name] is part for name, part in value.items())
+            else parts_by_name
+        )
     return value

@@ -27,7 +27,12 @@ def main() -> None:
         "text": datasets.Value("string"),
     }
     samples = [
-        {"image": Image.fromarray(pixels(i)), "label": i % 2, "matrix": [[i, 1, 2], [3, 4, 5]], "text": f"t{i}"}
+        {
+            "image": Image.fromarray(pixels(i)),
+            "label": i % 2,
+            "matrix": [[i, 1, 2], [3, 4, 5]],
+            "text": f"t{i}",
+        }
         for i in range(3)
     ]
     shutil.rmtree(FOLDER, ignore_errors=True)

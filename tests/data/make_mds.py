@@ -63,7 +63,9 @@ def main() -> None:
             for i, text in SAMPLES:
                 writer.write({"id": i, "text": text, "unused": b"-"})
     columns = {name: encoding for name, (encoding, _) in encodings(0).items()}
-    with MDSWriter(out=str(FOLDER / "encodings"), columns=columns, hashes=["md5", "xxh3_64"]) as writer:
+    with MDSWriter(
+        out=str(FOLDER / "encodings"), columns=columns, hashes=["md5", "xxh3_64"]
+    ) as writer:
         for i in range(2):
             writer.write({name: value for name, (_, value) in encodings(i).items()})
 

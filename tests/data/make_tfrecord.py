@@ -20,7 +20,11 @@ def main() -> None:
     for number, part in enumerate(PARTS):
         writer = TFRecordWriter(str(FOLDER / "samples" / f"s-{number}.tfrecord"))
         for i, text in part:
-            features = {"id": (i, "int"), "text": (text.encode(), "byte"), "many": ([-i, i, 1 << 40], "int")}
+            features = {
+                "id": (i, "int"),
+                "text": (text.encode(), "byte"),
+                "many": ([-i, i, 1 << 40], "int"),
+            }
             writer.write(features | {"scores": ([0.5] * i, "float")})
         writer.close()
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from tests.formats.samples import LONGEST, PARTS
 
 Part = Sequence[tuple[int, str]]
@@ -45,7 +45,9 @@ class Case:
     trusting: bool = False
 
 
-def one_file_each(name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: Any) -> Case:
+def one_file_each(
+    name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: Any
+) -> Case:
     """A format whose shards are files that know nothing of each other; `name` with {} for the shard's number."""
 
     def write(folder: Path) -> None:
@@ -67,7 +69,13 @@ def tar(part: Part) -> bytes:
 
 
 def table(part: Part) -> pa.Table:
-    return pa.table({"id": [i for i, _ in part], "text": [text for _, text in part], "unused": [None] * len(part)})
+    return pa.table(
+        {
+            "id": [i for i, _ in part],
+            "text": [text for _, text in part],
+            "unused": [None] * len(part),
+        }
+    )
 
 
 def parquet(part: Part) -> bytes:
@@ -132,7 +140,10 @@ def hdf5(part: Part) -> bytes:
     with h5py.File(target, "w") as file:
         file["id"] = [i for i, _ in part]
         file.create_dataset(
-            "inner/text", data=[text for _, text in part], chunks=(min(4, len(part)),), compression="gzip"
+            "inner/text",
+            data=[text for _, text in part],
+            chunks=(min(4, len(part)),),
+            compression="gzip",
         )
     return target.getvalue()
 
@@ -218,7 +229,12 @@ DATA = Path(__file__).parents[1] / "data"
 
 def stored(folder: str, read: Callable[[str], Dataset], shard: str, **more: Any) -> Case:
     """Data that its own library wrote once: see the scripts beside it."""
-    return Case(lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None, read, shard, **more)
+    return Case(
+        lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None,
+        read,
+        shard,
+        **more,
+    )
 
 
 def mds(folder: str) -> Dataset:
@@ -230,7 +246,9 @@ def litdata(folder: str) -> Dataset:
 
 
 def tfrecords(folder: str) -> Dataset:
-    return ri.read_tfrecord(folder, block_bytes=600, lists=["many"]).select(id="id", text="text", many="many")
+    return ri.read_tfrecord(folder, block_bytes=600, lists=["many"]).select(
+        id="id", text="text", many="many"
+    )
 
 
 def write_lance(folder: Path) -> None:
@@ -244,10 +262,14 @@ def lances(folder: str) -> Dataset:
 
 CASES = {
     "webdataset": one_file_each("s-{}.tar", tar, webdataset),
-    "webdataset, gzip": one_file_each("s-{}.tar.gz", lambda part: gzip.compress(tar(part)), webdataset),
+    "webdataset, gzip": one_file_each(
+        "s-{}.tar.gz", lambda part: gzip.compress(tar(part)), webdataset
+    ),
     "parquet": one_file_each("s-{}.parquet", parquet, parquets),
     "json lines": one_file_each("s-{}.jsonl", json_lines, jsons, cut_is_seen="not empty"),
-    "json lines, zstd": one_file_each("s-{}.jsonl.zst", lambda part: zstandard.compress(json_lines(part)), jsons),
+    "json lines, zstd": one_file_each(
+        "s-{}.jsonl.zst", lambda part: zstandard.compress(json_lines(part)), jsons
+    ),
     "arrow file": one_file_each("s-{}.feather", arrow_file, arrows),
     "arrow stream": one_file_each("s-{}.arrow", arrow_stream, arrows),
     "csv": one_file_each("s-{}.csv", csv_lines, csvs, cut_is_seen="not empty"),

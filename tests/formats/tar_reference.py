@@ -105,7 +105,9 @@ def read(data: bytes, path: Path) -> list[Sample]:
 
 def index(path: Path) -> list[Block]:
     blocks = FORMAT.index(Shard(Storage(), str(path), path.stat().st_size), 1)
-    return list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
+    return list(
+        zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True)
+    )
 
 
 def rows_of(path: Path, blocks: list[Block]) -> list[Sample]:
@@ -131,7 +133,9 @@ def archive(random: Random) -> bytes:
     with tarfile.open(fileobj=target, mode="w", format=form) as tar:
         for i in range(random.randrange(1, 6)):
             stem = random.choice(("a", "b/c", "x/" * 60, "ü" * 40, "__m__/q", "."))
-            info = tarfile.TarInfo(f"{stem}{i // 2}{random.choice(('.txt', '.A.b') if i % 2 else ('.x', ''))}")
+            info = tarfile.TarInfo(
+                f"{stem}{i // 2}{random.choice(('.txt', '.A.b') if i % 2 else ('.x', ''))}"
+            )
             info.type = random.choice((b"0",) * 9 + (b"\0", b"7", b"5", b"2", b"1"))
             info.size = 0 if info.type in b"521" else random.choice((0, 1, 511, 512, 513, 1500))
             if random.randrange(4) == 0:
@@ -161,7 +165,9 @@ def damaged(data: bytes, random: Random) -> bytes:
         elif kind == 5:
             del changed[at : at + random.choice((1, BLOCK, 600))]
         elif block + BLOCK <= len(changed):
-            changed[block : block + BLOCK] = _changed_header(bytes(changed[block : block + BLOCK]), random)
+            changed[block : block + BLOCK] = _changed_header(
+                bytes(changed[block : block + BLOCK]), random
+            )
     return bytes(changed)
 
 
@@ -176,7 +182,9 @@ def _changed_header(block: bytes, random: Random) -> bytes:
     elif kind == 2:
         value = b"%o" % random.choice((0, 1, BLOCK, 700, 10**6, 8**11 - 1))
     elif kind == 3:
-        value = b"\x80" + random.choice((3, 600, 1 << 40, 1 << 62, 1 << 63, 1 << 80)).to_bytes(11, "big")
+        value = b"\x80" + random.choice((3, 600, 1 << 40, 1 << 62, 1 << 63, 1 << 80)).to_bytes(
+            11, "big"
+        )
     elif kind == 4:
         value = random.choice((b"a.txt/", b"q/", b"ustar\0", b"ustar  ", b"a0.txt"))
     else:
@@ -187,7 +195,9 @@ def _changed_header(block: bytes, random: Random) -> bytes:
 def with_sums(data: bytes) -> bytes:
     """Every 512 bytes that are not zero with the checksum that they would have as a header."""
     blocks = (data[at : at + BLOCK] for at in range(0, len(data), BLOCK))
-    return b"".join(with_sum(block) if len(block) == BLOCK and any(block) else block for block in blocks)
+    return b"".join(
+        with_sum(block) if len(block) == BLOCK and any(block) else block for block in blocks
+    )
 
 
 def with_sum(block: bytes) -> bytes:

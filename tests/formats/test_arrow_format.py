@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from tests.data.make_huggingface import pixels
 from tests.formats.cases import DATA
 
@@ -25,7 +25,8 @@ def batch(data: Dataset, size: int) -> dict[str, Any]:
 def dictionaries(count: int) -> pa.Table:
     """Batches of two rows, each with a dictionary of its own."""
     batches = [
-        pa.record_batch({"n": [i, i], "word": pa.array([f"w{i}", "x"]).dictionary_encode()}) for i in range(count)
+        pa.record_batch({"n": [i, i], "word": pa.array([f"w{i}", "x"]).dictionary_encode()})
+        for i in range(count)
     ]
     return pa.Table.from_batches(batches)
 
@@ -40,9 +41,9 @@ def test_dictionaries_between_batches_are_understood(tmp_path: Path) -> None:
     assert found["word"] == [word for i in range(5) for word in (f"w{i}", "x")]
     with pa.ipc.new_file(path, dictionaries(5).schema) as writer:
         writer.write_table(dictionaries(5).unify_dictionaries(), max_chunksize=2)
-    assert batch(ri.read_arrow(path, block_bytes=1).shuffle(seed=1), 10)["n"].sort().values.tolist() == sorted(
-        [*range(5)] * 2
-    )
+    assert batch(ri.read_arrow(path, block_bytes=1).shuffle(seed=1), 10)[
+        "n"
+    ].sort().values.tolist() == sorted([*range(5)] * 2)
 
 
 def test_batches_without_rows_and_empty_files(tmp_path: Path) -> None:
@@ -67,7 +68,11 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     with pytest.raises(ri.ConfigError, match=r"no (field|column) 'nope'"):
         batch(ri.read_arrow(path).select(nope="nope"), 1)
-    cases = {b"FEA1" + bytes(60): "Feather version 1", b"{}": "none of Arrow's", whole + whole: "data follows the end"}
+    cases = {
+        b"FEA1" + bytes(60): "Feather version 1",
+        b"{}": "none of Arrow's",
+        whole + whole: "data follows the end",
+    }
     for data, said in cases.items():
         path.write_bytes(data)
         with pytest.raises(ri.DataError, match=said) as caught:
@@ -100,7 +105,9 @@ def test_a_saved_folder_is_what_its_state_names(tmp_path: Path, caplog: Any) -> 
     assert batch(ri.read_arrow(folder), 3)["text"] == ["t0", "t1", "t2"]
     assert "cache-1234.arrow" in caplog.text
     second.unlink()
-    with pytest.raises(ri.DataError, match=r"state.json names the shard, and it is not there") as caught:
+    with pytest.raises(
+        ri.DataError, match=r"state.json names the shard, and it is not there"
+    ) as caught:
         batch(ri.read_arrow(folder), 1)
     assert caught.value.shard == str(second)
 
@@ -114,5 +121,10 @@ def test_features_of_hugging_face_datasets_are_what_they_are(name: str) -> None:
     assert found["label"].tolist() == [0, 1, 0]
     assert found["matrix"].tolist() == [[[i, 1, 2], [3, 4, 5]] for i in range(3)]
     assert found["text"] == ["t0", "t1", "t2"]
-    cropped = batch(read(DATA / "huggingface" / name).decode(image=ri.images.CenterCrop(2)).select(image="image"), 3)
+    cropped = batch(
+        read(DATA / "huggingface" / name)
+        .decode(image=ri.images.CenterCrop(2))
+        .select(image="image"),
+        3,
+    )
     assert cropped["image"].shape == (3, 2, 2, 3)

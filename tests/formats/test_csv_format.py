@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from rayingest.formats import csv
 
 
 def rows(data: Dataset) -> list[tuple[Any, ...]]:
     with data.batch(1).loader(workers=0) as loader:
-        found = [{name: value[0] for name, value in batch.items() if name != "__index__"} for batch in loader]
-    return [tuple(value.item() if hasattr(value, "item") else value for value in row.values()) for row in found]
+        found = [
+            {name: value[0] for name, value in batch.items() if name != "__index__"}
+            for batch in loader
+        ]
+    return [
+        tuple(value.item() if hasattr(value, "item") else value for value in row.values())
+        for row in found
+    ]
 
 
 @pytest.fixture
@@ -51,7 +57,13 @@ def test_lines_are_samples_wherever_their_ends_stand(
     ],
 )
 def test_a_line_of_white_space_is_a_sample(
-    path: Path, chunk: int, end: str, delimiter: str, lines: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    chunk: int,
+    end: str,
+    delimiter: str,
+    lines: Any,
+    expected: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of empty values, or of one that is a space; only a line with nothing in it is none."""
     monkeypatch.setattr(csv, "_CHUNK", chunk)
@@ -103,7 +115,9 @@ def test_zero_bytes_since_it_was_indexed_are_damage(path: Path, at: int) -> None
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4 << 20])
-def test_a_quote_inside_a_field_is_text(path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quote_inside_a_field_is_text(
+    path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the field does not begin with one; none of them hides a line's end, alone or in pairs."""
     monkeypatch.setattr(csv, "_CHUNK", chunk)
     lines = {
@@ -126,7 +140,11 @@ def test_types_names_and_delimiters_are_what_is_said(path: Path) -> None:
     tabs.write_text("a\tb\n1,5\t2\n")
     assert rows(ri.read_csv(tabs)) == [("1,5", "2")]
     path.write_text("1;\n")
-    with ri.read_csv(path, names=["n", "x"], delimiter=";", types={"x": "int64"}).batch(1).loader(workers=0) as loader:
+    with (
+        ri.read_csv(path, names=["n", "x"], delimiter=";", types={"x": "int64"})
+        .batch(1)
+        .loader(workers=0) as loader
+    ):
         assert next(iter(loader))["x"] == [None]
     path.write_text("n\n1\nx\n")
     with pytest.raises(ri.DataError, match=r"not of the type given.*x"):

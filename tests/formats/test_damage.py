@@ -82,7 +82,9 @@ def loader_of(path: Path) -> ri.Loader:
 
 
 def rows_of(loader: ri.Loader) -> Rows:
-    return [row for batch in loader for row in zip(batch["cls"].tolist(), batch["txt"], strict=True)]
+    return [
+        row for batch in loader for row in zip(batch["cls"].tolist(), batch["txt"], strict=True)
+    ]
 
 
 def read(path: Path, data: bytes) -> Rows | DataError | ConfigError:
@@ -113,7 +115,9 @@ def is_placed(path: Path, found: Rows | DataError | ConfigError) -> bool:
 
 def is_whole(path: Path, found: Rows | DataError | ConfigError) -> bool:
     """Whether all samples are there, and are what they were where the format can tell."""
-    return isinstance(found, list) and (found == WHOLE if path.name in CHECKED else len(found) == COUNT)
+    return isinstance(found, list) and (
+        found == WHOLE if path.name in CHECKED else len(found) == COUNT
+    )
 
 
 def flipped(data: bytes, seed: int, times: int) -> Iterator[bytes]:
@@ -196,9 +200,15 @@ def test_a_tar_that_was_not_written_to_its_end_is_an_error(tmp_path: Path) -> No
     assert is_placed(tmp_path / "s.tar", found)
     assert isinstance(found, DataError)
     assert found.offset == at
-    assert isinstance(read_later(tmp_path / "s.tar", data, data[:at].ljust(len(data), b"\0")), DataError)
+    assert isinstance(
+        read_later(tmp_path / "s.tar", data, data[:at].ljust(len(data), b"\0")), DataError
+    )
     (tmp_path / "s.tar").write_bytes(cut)
-    with ri.read_webdataset(str(tmp_path / "s.tar"), strict=False).batch(1).loader(workers=0) as loader:
+    with (
+        ri.read_webdataset(str(tmp_path / "s.tar"), strict=False)
+        .batch(1)
+        .loader(workers=0) as loader
+    ):
         assert len(loader) == 20
 
 
@@ -250,7 +260,11 @@ def test_other_samples_in_as_many_bytes_are_an_error(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [(b"[" * 100_000, "RecursionError|not readable JSON"), (b'{"cls": 1', "not readable JSON"), (b"[1]", "an object")],
+    [
+        (b"[" * 100_000, "RecursionError|not readable JSON"),
+        (b'{"cls": 1', "not readable JSON"),
+        (b"[1]", "an object"),
+    ],
 )
 def test_lines_that_are_no_objects_are_named(tmp_path: Path, line: bytes, said: str) -> None:
     """With the byte at which they begin, however they are broken."""
@@ -268,19 +282,27 @@ def test_values_that_python_cannot_hold_are_data_errors(tmp_path: Path) -> None:
     """A damaged time stands for a year beyond 9999, damaged text is no UTF-8."""
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table({"t": pa.array([0, 1 << 61], pa.timestamp("us"))}), path)
-    with ri.read_parquet(path).batch(2).loader(workers=0) as loader, pytest.raises(DataError, match=r"sample 1\]"):
+    with (
+        ri.read_parquet(path).batch(2).loader(workers=0) as loader,
+        pytest.raises(DataError, match=r"sample 1\]"),
+    ):
         next(iter(loader))
     path.unlink()
     binary = pa.array([b"\xff\xfe"], pa.binary())
     text = pa.Array.from_buffers(pa.string(), 1, binary.buffers())
     pq.write_table(pa.table({"t": text}), path)
-    with ri.read_parquet(path).batch(1).loader(workers=0) as loader, pytest.raises(DataError, match="UTF8") as caught:
+    with (
+        ri.read_parquet(path).batch(1).loader(workers=0) as loader,
+        pytest.raises(DataError, match="UTF8") as caught,
+    ):
         next(iter(loader))
     assert (caught.value.shard, caught.value.offset) == (str(path), 0)
 
 
 @pytest.mark.parametrize("third", range(3))
-def test_a_footer_that_ends_the_process_elsewhere_is_an_error_here(tmp_path: Path, third: int) -> None:
+def test_a_footer_that_ends_the_process_elsewhere_is_an_error_here(
+    tmp_path: Path, third: int
+) -> None:
     """pyarrow, asked from Python for some damaged metadata, aborts; here none of the footer's bytes does that."""
     data = parquet(WHOLE[:12])
     begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from rayingest.errors import ConfigError, DataError
 from tests.formats.cases import CASES, Case
 from tests.formats.samples import COUNT, SAMPLES
@@ -96,13 +96,19 @@ def test_a_flipped_bit_is_an_error_or_another_value(case: Case, folder: Path) ->
     for i in range(18):
         near = choose.randrange(min(len(whole), 64))
         at = (choose.randrange(len(whole)), near, len(whole) - 1 - near)[i % 3]
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << choose.randrange(8))]) + whole[at + 1 :])
+        path.write_bytes(
+            whole[:at] + bytes([whole[at] ^ (1 << choose.randrange(8))]) + whole[at + 1 :]
+        )
         try:
             found = read(case.read(str(folder)))
         except ConfigError:
             continue
         except DataError as error:
-            found = [(i, "") for i in range(COUNT)] if error.shard == str(path) and error.offset is not None else []
+            found = (
+                [(i, "") for i in range(COUNT)]
+                if error.shard == str(path) and error.offset is not None
+                else []
+            )
         assert len(found) == COUNT, at
 
 

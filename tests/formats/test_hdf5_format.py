@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
@@ -60,7 +60,9 @@ def test_what_lies_in_other_files_is_refused(path: Path) -> None:
         file.create_dataset("names", data=[["a", "b"]] * 3, dtype=h5py.string_dtype())
     with pytest.raises(ri.ConfigError, match="'view' is a view of other files"):
         batch(ri.read_hdf5(path, fields=["view"]), 1)
-    with pytest.raises(ri.ConfigError, match="'names' holds several values of variable length a row"):
+    with pytest.raises(
+        ri.ConfigError, match="'names' holds several values of variable length a row"
+    ):
         batch(ri.read_hdf5(path, fields=["names"]), 1)
 
 
@@ -73,7 +75,9 @@ def test_fields_can_be_chosen_where_lengths_differ(path: Path) -> None:
         batch(ri.read_hdf5(path), 1)
     with pytest.raises(ri.ConfigError, match=r"differ in rows; .*'means': 2"):
         batch(ri.read_hdf5(path, fields=["x", "means"]), 1)
-    with pytest.raises(ri.ConfigError, match="no data set 'z' with rows; there are 'means', 'pairs', 'x', 'y'"):
+    with pytest.raises(
+        ri.ConfigError, match="no data set 'z' with rows; there are 'means', 'pairs', 'x', 'y'"
+    ):
         batch(ri.read_hdf5(path, fields=["x", "z"]), 1)
     assert batch(ri.read_hdf5(path, fields=["y"]), 4)["y"].tolist() == [0, 1, 2, 3]
 
@@ -90,7 +94,9 @@ def test_blocks_are_whole_chunks_of_the_file(path: Path) -> None:
 def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
     """With checksums of chunks, wherever it is in them."""
     with h5py.File(path, "w") as file:
-        x = file.create_dataset("x", data=np.random.default_rng(0).random((64, 8)), chunks=(64, 8), fletcher32=True)
+        x = file.create_dataset(
+            "x", data=np.random.default_rng(0).random((64, 8)), chunks=(64, 8), fletcher32=True
+        )
         assert x.id.get_num_chunks() == 1
         begin = x.id.get_chunk_info(0).byte_offset
     whole = path.read_bytes()
@@ -104,7 +110,9 @@ def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
         batch(ri.read_hdf5(path), 1)
 
 
-def test_failures_of_storage_stay_what_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_storage_stay_what_they_are(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are not taken for damage, which may be skipped."""
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros(1000)
@@ -127,5 +135,7 @@ def test_what_is_missing_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The library is installed with an extra."""
     path.write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ri.ConfigError, match=r"reading HDF5 needs 'h5py': pip install 'rayingest\[hdf5\]'"):
+    with pytest.raises(
+        ri.ConfigError, match=r"reading HDF5 needs 'h5py': pip install 'rayingest\[hdf5\]'"
+    ):
         batch(ri.read_hdf5(path), 1)

@@ -17,7 +17,7 @@ from PIL import Image
 import rayingest as ri
 from rayingest.errors import DataError
 from rayingest.formats import files
-from rayingest.formats.bundles import bundle, unbundle
+from rayingest.formats.file_groups import bundle, unbundle
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Found
@@ -70,7 +70,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     write(tmp_path, ["a/1.png", "a/2.png", "b/1.png"])
     second = tmp_path / "a" / "2.png"
     whole = second.read_bytes()
-    cases = {whole[:-9]: "changed since it was indexed", b"no image".ljust(len(whole)): "decode of 'image'"}
+    cases = {
+        whole[:-9]: "changed since it was indexed",
+        b"no image".ljust(len(whole)): "decode of 'image'",
+    }
     for data, said in cases.items():
         with ri.read_images(tmp_path).batch(3).loader(workers=0) as loader:
             second.write_bytes(data)
@@ -98,7 +101,9 @@ class _Failing(Storage):
 
 
 @pytest.mark.parametrize("on", ["disk", "other storage"])
-def test_one_file_is_at_fault_for_itself_alone(tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_is_at_fault_for_itself_alone(
+    tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others of its block are read; where storage fails for a time, nobody knows, and all is to be read again."""
     names = ["a/1.bin", "a/2.bin", "b/1.bin", "b/3.bin"]
     root = f"{tmp_path}/" if on == "disk" else f"memory://{tmp_path.name}/"
@@ -115,7 +120,10 @@ def test_one_file_is_at_fault_for_itself_alone(tmp_path: Path, on: str, monkeypa
     assert table.column_names[:2] == ["path", "data"]
     assert table.column("data").to_pylist() == [b"\0" * 7, None, None, b"\3" * 7]
     rows = Rows(table)
-    changed, absent = "the file changed since it was indexed: 7 bytes then, 5 now", "it does not exist"
+    changed, absent = (
+        "the file changed since it was indexed: 7 bytes then, 5 now",
+        "it does not exist",
+    )
     assert rows.names == ("path", "data")
     assert (list(rows.faults), rows.faults[1]) == ([1, 2], changed)
     assert absent in rows.faults[2]
@@ -144,11 +152,16 @@ def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path) ->
         if watched is not None and str(args[0]).startswith(str(tmp_path / "data")):
             watched.append(str(args[0]))
 
-    data = ri.read_images(tmp_path / "data", index=tmp_path / "index.arrow").select(y="label", path="path")
+    data = ri.read_images(tmp_path / "data", index=tmp_path / "index.arrow").select(
+        y="label", path="path"
+    )
     with hearing(heard), data.batch(50_000).loader(workers=0) as loader:
         batch = next(iter(loader))
     assert opened == []
-    assert sorted(listed) == [str(tmp_path / "data"), *(str(tmp_path / "data" / f"{n:04d}") for n in range(100))]
+    assert sorted(listed) == [
+        str(tmp_path / "data"),
+        *(str(tmp_path / "data" / f"{n:04d}") for n in range(100)),
+    ]
     assert batch["y"].tolist() == [i // 500 for i in range(50_000)]
     assert batch["path"][-1] == "0099/049999.jpg"
 
@@ -171,7 +184,9 @@ def test_bundles_hold_their_files_and_nothing_of_credentials() -> None:
     listing = bundle(found, 30)
     assert listing.sizes == (30, 30)
     unbundled = [unbundle(listing.url(i)) for i in range(2)]
-    assert [root + file.path for root, files in unbundled for file in files] == [shard.url for shard in found]
+    assert [root + file.path for root, files in unbundled for file in files] == [
+        shard.url for shard in found
+    ]
     assert [file.size for _, files in unbundled for file in files] == [0, 10, 20, 30]
     many = [Found(f"/d/{i}", 0, "") for i in range(3000)]
     assert [len(unbundle(bundle(many, 1).url(i))[1]) for i in range(3)] == [1024, 1024, 952]

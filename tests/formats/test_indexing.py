@@ -12,12 +12,12 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
-from rayingest.formats.indexing import IndexSurvey, build_manifest, index_shard
-from rayingest.plan.manifest import Manifest
+from rayingest.formats.indexing import IndexScan, build_manifest, index_shard
+from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.scan import do_parts
 from rayingest.storage.urls import Listing, list_shards
-from rayingest.survey import do_parts
 
 SUFFIXES = get_format("json_lines").suffixes
 
@@ -28,8 +28,8 @@ def write(folder: Path, counts: list[int]) -> None:
 
 
 def indexed(listing: Listing, **kwargs: Any) -> Manifest:
-    survey = IndexSurvey(IndexCache(listing, "json_lines", 20))
-    return survey.join(do_parts(survey.parts(), **kwargs))
+    scan = IndexScan(IndexCache(listing, "json_lines", 20))
+    return scan.join(do_parts(scan.parts(), **kwargs))
 
 
 def test_shards_are_joined_in_order_whatever_the_threads(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rea
     def of(lines: list[bytes], types: dict[str, str]) -> dict[str, list[Any]]:
         columns = typed_columns(lines, types, wrong)
         assert [str(column.type).replace("item: ", "") for column in columns.values()] == [
-            {"float32": "float", "float64": "double", "list<float32>": "list<float>"}.get(text, text)
+            {"float32": "float", "float64": "double", "list<float32>": "list<float>"}.get(
+                text, text
+            )
             for text in types.values()
         ]
         return {name: column.to_pylist() for name, column in columns.items()}
@@ -123,8 +125,28 @@ def test_of_two_fields_of_one_name_the_last_counts_as_for_json(read: Read) -> No
 def test_simdjson_and_json_agree_on_whatever_there_is() -> None:
     """Documents at random, right and wrong: the same columns, or both refuse them."""
     rng = random.Random(1)
-    values = [0, -1, 2.0, True, None, "a", [], [1, 2], [1.5], [[1]], {"t": [1]}, 2**31, 2**63, 10**30, [2**40], [None]]
-    fast, exact = json_columns._Reader(json_columns._fields(TYPES)), json_columns._Reader(json_columns._fields(TYPES))
+    values = [
+        0,
+        -1,
+        2.0,
+        True,
+        None,
+        "a",
+        [],
+        [1, 2],
+        [1.5],
+        [[1]],
+        {"t": [1]},
+        2**31,
+        2**63,
+        10**30,
+        [2**40],
+        [None],
+    ]
+    fast, exact = (
+        json_columns._Reader(json_columns._fields(TYPES)),
+        json_columns._Reader(json_columns._fields(TYPES)),
+    )
     assert fast._parser is not None
     exact._parser = None
     accepted = 0
@@ -134,7 +156,12 @@ def test_simdjson_and_json_agree_on_whatever_there_is() -> None:
         found = []
         for reader in (fast, exact):
             try:
-                found.append([None if value is None else np.asarray(value).tolist() for value in reader(line)])
+                found.append(
+                    [
+                        None if value is None else np.asarray(value).tolist()
+                        for value in reader(line)
+                    ]
+                )
             except ValueError:
                 found.append("refused")
         assert found[0] == found[1], line
@@ -145,7 +172,9 @@ def test_simdjson_and_json_agree_on_whatever_there_is() -> None:
 def test_types_that_there_are_not_are_refused_at_once() -> None:
     """With what there is."""
     for text in ("integer", "list<string>", "list<list<int32>>", "timestamp[s]", "binary"):
-        with pytest.raises(ri.ConfigError, match=r"types: field 'a' cannot be .* as in 'list<int32>'"):
+        with pytest.raises(
+            ri.ConfigError, match=r"types: field 'a' cannot be .* as in 'list<int32>'"
+        ):
             check_types({"a": text})
     with pytest.raises(ri.ConfigError, match="cannot be 'long'"):
         ri.read_json("a.jsonl", types={"a": "long"})
@@ -162,10 +191,17 @@ def test_a_data_set_with_types_gives_arrays_of_them(tmp_path: Path, suffix: str)
     with data.loader(workers=0) as loader:
         batches = list(loader)
     assert [key for key in batches[0] if not key.startswith("__")] == ["t", "t_length", "n"]
-    tokens = [row[:length].tolist() for b in batches for row, length in zip(b["t"], b["t_length"], strict=True)]
+    tokens = [
+        row[:length].tolist()
+        for b in batches
+        for row, length in zip(b["t"], b["t_length"], strict=True)
+    ]
     assert tokens == [doc["t"] for doc in docs]
     assert (batches[0]["t"].dtype, batches[0]["n"].dtype) == (torch.int32, torch.int8)
-    with data.select(m="m").loader(workers=0) as loader, pytest.raises(ri.ConfigError, match="no column 'm'"):
+    with (
+        data.select(m="m").loader(workers=0) as loader,
+        pytest.raises(ri.ConfigError, match="no column 'm'"),
+    ):
         list(loader)
 
 
@@ -174,7 +210,10 @@ def test_a_wrong_value_in_a_data_set_names_shard_and_offset(tmp_path: Path) -> N
     path = tmp_path / "a.jsonl"
     path.write_text('{"t": [1]}\n\n{"t": ["a"]}\n')
     data = ri.read_json(path, types={"t": "list<int32>"}).batch(1)
-    with data.loader(workers=0) as loader, pytest.raises(ri.DataError, match=r"\['a'\] is no list<int32>") as caught:
+    with (
+        data.loader(workers=0) as loader,
+        pytest.raises(ri.DataError, match=r"\['a'\] is no list<int32>") as caught,
+    ):
         list(loader)
     assert (caught.value.shard, caught.value.offset) == (str(path), 12)
 

@@ -14,7 +14,7 @@ import zstandard
 
 from rayingest.errors import DataError
 from rayingest.formats import get_format, json_lines, protocol
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 
 FORMAT = get_format("json_lines")
@@ -27,7 +27,9 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 def lines_of(count: int) -> list[bytes]:
     rng = np.random.default_rng(0)
-    return [json.dumps({"i": i, "text": "ü" * int(rng.integers(0, 90))}).encode() for i in range(count)]
+    return [
+        json.dumps({"i": i, "text": "ü" * int(rng.integers(0, 90))}).encode() for i in range(count)
+    ]
 
 
 class Shard:
@@ -40,7 +42,9 @@ class Shard:
         return FORMAT.index(self.shard, self.block_bytes)
 
     def read(self, blocks: ShardBlocks) -> list[pa.Table]:
-        triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
+        triples = list(
+            zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True)
+        )
         return FORMAT.read(self.shard, triples, None)
 
     def whole(self) -> pa.Table:
@@ -85,7 +89,11 @@ def test_what_json_writes_is_read_back_in_blocks_and_joined(tmp_path: Path, suff
 
 def test_blocks_hold_at_most_1024_samples(tmp_path: Path) -> None:
     """However short the lines."""
-    assert Shard(tmp_path / "s.json", b"1\n" * 2500, 1 << 30).index().samples.tolist() == [1024, 1024, 452]
+    assert Shard(tmp_path / "s.json", b"1\n" * 2500, 1 << 30).index().samples.tolist() == [
+        1024,
+        1024,
+        452,
+    ]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -103,12 +111,22 @@ def test_a_compressed_file_cut_anywhere_is_an_error(tmp_path: Path, suffix: str)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_damaged_compressed_data_and_trailing_garbage_are_errors(tmp_path: Path, suffix: str) -> None:
+def test_damaged_compressed_data_and_trailing_garbage_are_errors(
+    tmp_path: Path, suffix: str
+) -> None:
     """With the shard's name."""
-    compress = COMPRESS[suffix] if suffix == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress
+    compress = (
+        COMPRESS[suffix]
+        if suffix == ".gz"
+        else zstandard.ZstdCompressor(write_checksum=True).compress
+    )
     data = compress(b"".join(line + b"\n" for line in lines_of(100)))
     middle = len(data) // 2
-    for damaged in (data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :], data + b"garbage", b"garbage"):
+    for damaged in (
+        data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :],
+        data + b"garbage",
+        b"garbage",
+    ):
         with pytest.raises(DataError) as caught:
             Shard(tmp_path / f"s.jsonl{suffix}", damaged).index()
         assert caught.value.shard == str(tmp_path / f"s.jsonl{suffix}")
@@ -118,7 +136,11 @@ def test_damaged_compressed_data_and_trailing_garbage_are_errors(tmp_path: Path,
 def test_several_members_or_frames_are_one_file(tmp_path: Path, suffix: str) -> None:
     """As `cat a.gz b.gz` makes them, a line broken over the border."""
     data = COMPRESS[suffix](b"1\n2") + COMPRESS[suffix](b"2\n3\n")
-    assert Shard(tmp_path / f"s.jsonl{suffix}", data).whole()["__json__"].to_pylist() == [b"1", b"22", b"3"]
+    assert Shard(tmp_path / f"s.jsonl{suffix}", data).whole()["__json__"].to_pylist() == [
+        b"1",
+        b"22",
+        b"3",
+    ]
 
 
 def test_a_plain_file_that_changed_since_indexing_is_an_error(tmp_path: Path) -> None:
@@ -146,4 +168,6 @@ def test_a_file_without_samples_has_no_blocks(tmp_path: Path) -> None:
     assert len(Shard(tmp_path / "a.json", b"").index()) == 0
     assert len(Shard(tmp_path / "b.json", b" \n\n\t").index()) == 0
     assert len(Shard(tmp_path / "c.json.gz", gzip.compress(b"")).index()) == 0
-    assert len(Shard(tmp_path / "d.json.zst", zstandard.ZstdCompressor().compress(b"\n")).index()) == 0
+    assert (
+        len(Shard(tmp_path / "d.json.zst", zstandard.ZstdCompressor().compress(b"\n")).index()) == 0
+    )

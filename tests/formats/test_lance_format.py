@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 
 
 def ids(data: Dataset) -> list[int]:
@@ -22,7 +22,9 @@ def ids(data: Dataset) -> list[int]:
 def path(tmp_path: Path) -> Path:
     """Version 1 has 0 to 9, version 2 is without 3, version 3 has 10 and 11 too."""
     path = tmp_path / "x.lance"
-    data = lance.write_dataset(pa.table({"id": range(10), "text": ["a"] * 10}), path, max_rows_per_file=4)
+    data = lance.write_dataset(
+        pa.table({"id": range(10), "text": ["a"] * 10}), path, max_rows_per_file=4
+    )
     data.delete("id = 3")
     lance.write_dataset(pa.table({"id": [10, 11], "text": ["b"] * 2}), path, mode="append")
     return path
@@ -45,14 +47,21 @@ def test_what_is_committed_while_a_run_goes_on_is_no_part_of_it(path: Path) -> N
         lance.dataset(path).delete("id > 4")
         rest = [i for batch in batches for i in batch["id"].tolist()]
     assert len({*first, *rest}) == 10
-    with ri.read_lance(path, block_bytes=1, version=3).shuffle(seed=1).batch(2).loader(workers=0) as loader:
+    with (
+        ri.read_lance(path, block_bytes=1, version=3)
+        .shuffle(seed=1)
+        .batch(2)
+        .loader(workers=0) as loader
+    ):
         loader.load_state_dict(state)
         assert [i for batch in loader for i in batch["id"].tolist()] == rest
     with data.loader(workers=0) as loader, pytest.raises(ri.StateError):
         loader.load_state_dict(state)
 
 
-def test_a_folder_of_something_else_and_a_missing_library_are_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_something_else_and_a_missing_library_are_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one line, with what to install."""
     (path.parent / "y").mkdir()
     (path.parent / "y" / "a.manifest").write_bytes(b"")

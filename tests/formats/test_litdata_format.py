@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from tests.data.make_litdata import pixels
 from tests.formats.cases import DATA
 from tests.formats.samples import SAMPLES
@@ -41,9 +41,14 @@ def test_every_kind_of_value_is_decoded() -> None:
     )
     assert (found["str"], found["bytes"]) == (["ü0", "ü1"], [b"\0", b"\1"])
     assert str(found["matrix"].dtype) == "torch.float16"
-    assert found["matrix"].tolist() == [[[i, i + 1, i + 2], [i + 3, i + 4, i + 5]] for i in range(2)]
+    assert found["matrix"].tolist() == [
+        [[i, i + 1, i + 2], [i + 3, i + 4, i + 5]] for i in range(2)
+    ]
     assert str(found["vector"].dtype) == "torch.int16"
-    assert (found["vector"].tolist(), found["vector_length"].tolist()) == ([[0, 1, 2, 0], [0, 1, 2, 3]], [3, 4])
+    assert (found["vector"].tolist(), found["vector_length"].tolist()) == (
+        [[0, 1, 2, 0], [0, 1, 2, 3]],
+        [3, 4],
+    )
     assert found["tensor"].tolist() == [[[i, i + 1], [i + 2, i + 3]] for i in range(2)]
     assert str(found["tensor"].dtype) == "torch.int32"
     assert found["row"].tolist() == [[0, 1, 0], [0, 1, 2]]

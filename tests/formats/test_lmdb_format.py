@@ -10,7 +10,7 @@ import lmdb
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 
 
 def batch(data: Dataset, size: int) -> dict[str, Any]:
@@ -20,7 +20,10 @@ def batch(data: Dataset, size: int) -> dict[str, Any]:
 
 
 def write(folder: Path, entries: dict[bytes, bytes], **options: Any) -> None:
-    with lmdb.open(str(folder), map_size=8 << 20, **options) as database, database.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(folder), map_size=8 << 20, **options) as database,
+        database.begin(write=True) as transaction,
+    ):
         for key, value in entries.items():
             transaction.put(key, value)
 
@@ -61,5 +64,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The library is installed with an extra."""
     write(tmp_path / "x.lmdb", {b"a": b"b"}, subdir=False)
     monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(ri.ConfigError, match=r"reading LMDB needs 'lmdb': pip install 'rayingest\[lmdb\]'"):
+    with pytest.raises(
+        ri.ConfigError, match=r"reading LMDB needs 'lmdb': pip install 'rayingest\[lmdb\]'"
+    ):
         batch(ri.read_lmdb(tmp_path), 1)

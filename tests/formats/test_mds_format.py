@@ -35,7 +35,9 @@ def plain(tmp_path: Path) -> Path:
 def test_every_encoding_is_decoded() -> None:
     """What its own writer was given; pickled values are refused unless asked for as bytes."""
     data = ri.read_mds(MDS / "encodings")
-    with pytest.raises(ri.ConfigError, match=r"field 'pickled' is pickled.*\.decode\(pickled=bytes\)"):
+    with pytest.raises(
+        ri.ConfigError, match=r"field 'pickled' is pickled.*\.decode\(pickled=bytes\)"
+    ):
         first(data)
     batch = first(data.decode(pickled=bytes))
     for name in NUMBERS:
@@ -51,7 +53,9 @@ def test_every_encoding_is_decoded() -> None:
     assert batch["array"].tolist() == [encodings(i)["array"][1].tolist() for i in range(2)]
     assert batch["array_typed"][1, :301].tolist() == list(range(301))
     assert batch["array_typed_length"].tolist() == [300, 301]
-    assert batch["array_shaped"].tolist() == [encodings(i)["array_shaped"][1].tolist() for i in range(2)]
+    assert batch["array_shaped"].tolist() == [
+        encodings(i)["array_shaped"][1].tolist() for i in range(2)
+    ]
     assert batch["vector"].tolist() == [[0, 0, 0], [1, 1, 1]]
     assert "vector_length" not in batch
     for name in ("pil", "png", "pil_alpha"):
@@ -64,9 +68,12 @@ def test_every_encoding_is_decoded() -> None:
 def test_decoders_are_given_values_or_the_contents_of_files() -> None:
     """Arrays and numbers as what they are; of images, JSON and pickles the bytes."""
     kinds: dict[str, Any] = {
-        name: lambda value: type(value).__name__ for name in ("array", "vector", "str_int", "str", "png")
+        name: lambda value: type(value).__name__
+        for name in ("array", "vector", "str_int", "str", "png")
     }
-    found = first(ri.read_mds(MDS / "encodings").select(**{name: name for name in kinds}).decode(**kinds))
+    found = first(
+        ri.read_mds(MDS / "encodings").select(**{name: name for name in kinds}).decode(**kinds)
+    )
     assert {name: found[name][0] for name in kinds} == {
         "array": "ndarray",
         "vector": "ndarray",
@@ -88,7 +95,9 @@ def test_a_shard_that_is_there_plain_and_compressed_is_read_once(plain: Path, ca
     assert not caplog.records
 
 
-def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(plain: Path, caplog: Any) -> None:
+def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(
+    plain: Path, caplog: Any
+) -> None:
     """Also where the folder itself is not named; without an index all shards are."""
     shutil.copy(MDS / "encodings" / "shard.00000.mds", plain / "left.mds")
     with ri.read_mds(plain.parent).batch(40).loader(workers=0) as loader:
@@ -139,11 +148,15 @@ def test_what_an_index_says_is_checked(plain: Path) -> None:
         ri.read_mds(plain).batch(1).loader(workers=0)
 
 
-def test_hashes_of_optional_libraries_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_of_optional_libraries_say_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are checked with it."""
     data = ri.read_mds(MDS / "encodings", check_hashes=True, index=tmp_path).select(i="int")
     monkeypatch.setitem(__import__("sys").modules, "xxhash", None)
-    with pytest.raises(ri.ConfigError, match=r"xxh3_64 .* needs 'xxhash': pip install 'rayingest\[mds\]'"):
+    with pytest.raises(
+        ri.ConfigError, match=r"xxh3_64 .* needs 'xxhash': pip install 'rayingest\[mds\]'"
+    ):
         first(data)
     monkeypatch.undo()
     pytest.importorskip("xxhash")
@@ -159,7 +172,10 @@ def test_damage_inside_a_shard_is_found(plain: Path) -> None:
     first_sample = int.from_bytes(whole[4:8], "little")
     for at in (0, 4, 4 + 4 * samples, 8 + 4 * samples, first_sample):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-        with pytest.raises(ri.DataError) as caught, ri.read_mds(path).batch(1).loader(workers=0) as loader:
+        with (
+            pytest.raises(ri.DataError) as caught,
+            ri.read_mds(path).batch(1).loader(workers=0) as loader,
+        ):
             list(loader)
         assert caught.value.shard == str(path)
         assert caught.value.offset is not None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 
 
 def batch(data: Dataset, size: int) -> dict[str, Any]:
@@ -43,7 +43,12 @@ def test_rows_keep_their_numbers(tmp_path: Path, dtype: str, shape: tuple[int, .
 def test_text_is_text_and_files_may_be_remote_or_many(tmp_path: Path) -> None:
     """An archive's arrays are fields, in its order; those not wanted are not read."""
     for i in range(2):
-        np.savez(tmp_path / f"{i}.npz", name=np.array([f"n{i}", "longer"]), x=np.full((2, 2), i), y=np.zeros(2))
+        np.savez(
+            tmp_path / f"{i}.npz",
+            name=np.array([f"n{i}", "longer"]),
+            x=np.full((2, 2), i),
+            y=np.zeros(2),
+        )
     found = batch(ri.read_npy(tmp_path).select(name="name", x="x"), 4)
     assert found["name"] == ["n0", "longer", "n1", "longer"]
     assert found["x"].tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
@@ -73,7 +78,9 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
         batch(ri.read_npy(tmp_path / "a.npz"), 1)
 
 
-def test_archives_that_unfold_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_that_unfold_without_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unless that is meant."""
     monkeypatch.setattr("rayingest.formats.compression._ALWAYS_ALLOWED", 1 << 10)
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros((100, 10_000)))

@@ -16,7 +16,7 @@ import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 
 FORMAT = get_format("parquet")
@@ -56,7 +56,9 @@ def index(url: str) -> ShardBlocks:
 def read(
     url: str, blocks: ShardBlocks, columns: tuple[str, ...] | None = None, size: int | None = None
 ) -> list[pa.Table]:
-    triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
+    triples = list(
+        zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True)
+    )
     return FORMAT.read(Shard(Storage(), url, size or size_of(url)), triples, columns)
 
 
@@ -83,9 +85,13 @@ def test_projection_keeps_the_order_asked_for(url: str) -> None:
     """Names with dots and nested columns too; an unknown one is refused with those there are."""
     found = read(url, index(url), ("list", "dotted.name", "id"))[2]
     assert found.column_names == ["list", "dotted.name", "id", "__offset__"]
-    assert found.drop_columns("__offset__").equals(table_of(100).slice(31, 59).select(["list", "dotted.name", "id"]))
+    assert found.drop_columns("__offset__").equals(
+        table_of(100).slice(31, 59).select(["list", "dotted.name", "id"])
+    )
     assert read(url, index(url), ())[0].column_names == ["__offset__"]
-    with pytest.raises(ConfigError, match=r"no column 'nope'; there are 'id', 'x', 'name', 'list', 'dotted\.name'"):
+    with pytest.raises(
+        ConfigError, match=r"no column 'nope'; there are 'id', 'x', 'name', 'list', 'dotted\.name'"
+    ):
         read(url, index(url), ("id", "nope"))
 
 
@@ -115,14 +121,19 @@ def test_a_cut_or_changed_file_is_an_error(url: str) -> None:
     pq.write_table(table_of(100), url)
     with pytest.raises(DataError, match="has 1 row groups"):
         read(
-            url, index(url).coarser().__class__(blocks.begin[3:], blocks.end[3:], blocks.samples[3:], blocks.nbytes[3:])
+            url,
+            index(url)
+            .coarser()
+            .__class__(blocks.begin[3:], blocks.end[3:], blocks.samples[3:], blocks.nbytes[3:]),
         )
 
 
 def test_damaged_pages_are_found_by_their_checksum(tmp_path: Path) -> None:
     """Where the writer put one."""
     path = tmp_path / "p.parquet"
-    pq.write_table(pa.table({"x": np.random.default_rng(0).random(1000)}), path, write_page_checksum=True)
+    pq.write_table(
+        pa.table({"x": np.random.default_rng(0).random(1000)}), path, write_page_checksum=True
+    )
     blocks, data = index(str(path)), bytearray(path.read_bytes())
     data[2000] ^= 1
     path.write_bytes(data)
@@ -141,7 +152,10 @@ def test_a_column_with_our_name_is_refused(tmp_path: Path, name: str) -> None:
 
 COLUMNS: dict[str, tuple[pa.Array, Any]] = {
     "dictionary": (pa.array(["a", None, "a"]).dictionary_encode(), ["a", None, "a"]),
-    "numbers in a dictionary": (pa.array([7, 8, 7], pa.int32()).dictionary_encode(), np.array([7, 8, 7], np.int32)),
+    "numbers in a dictionary": (
+        pa.array([7, 8, 7], pa.int32()).dictionary_encode(),
+        np.array([7, 8, 7], np.int32),
+    ),
     "large text": (pa.array(["x", "y", None], pa.large_string()), ["x", "y", None]),
     "large bytes": (pa.array([b"x", b"", None], pa.large_binary()), [b"x", b"", None]),
     "large lists": (
@@ -151,10 +165,16 @@ COLUMNS: dict[str, tuple[pa.Array, Any]] = {
     "half floats": (pa.array(np.arange(3, dtype=np.float16)), np.arange(3, dtype=np.float16)),
     "nested lists": (pa.array([[[1, 2], [3]], [], [[]]]), [[[1, 2], [3]], [], [[]]]),
     "structs": (pa.array([{"a": 1, "b": None}] * 3), [{"a": 1, "b": None}] * 3),
-    "maps": (pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())), [[("k", 1)], [], None]),
+    "maps": (
+        pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        [[("k", 1)], [], None],
+    ),
     "nothing": (pa.nulls(3), [None] * 3),
     "lists of flags": (pa.array([[True], [False], [True]]), np.array([[True], [False], [True]])),
-    "fixed lists": (pa.array([[1, 2]] * 3, pa.list_(pa.float32(), 2)), np.array([[1, 2]] * 3, np.float32)),
+    "fixed lists": (
+        pa.array([[1, 2]] * 3, pa.list_(pa.float32(), 2)),
+        np.array([[1, 2]] * 3, np.float32),
+    ),
     "tensors": (
         pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.int16).reshape(3, 2, 2)),
         np.arange(12, dtype=np.int16).reshape(3, 2, 2),

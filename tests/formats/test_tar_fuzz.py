@@ -12,15 +12,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import DataError
-from tests.formats.tar_reference import BLOCK, archive, check, damaged, read, reference, with_sum, with_sums
+from tests.formats.tar_reference import (
+    BLOCK,
+    archive,
+    check,
+    damaged,
+    read,
+    reference,
+    with_sum,
+    with_sums,
+)
 
-in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+in_one_folder = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 randoms = st.randoms(use_true_random=False)
 
 
 @settings(in_one_folder, max_examples=20)
 @given(random=randoms)
-def test_valid_archives_are_read_as_the_standard_library_reads_them(tmp_path: Path, random: Random) -> None:
+def test_valid_archives_are_read_as_the_standard_library_reads_them(
+    tmp_path: Path, random: Random
+) -> None:
     """All kinds of members and all three header formats."""
     data = archive(random)
     assert read(data, tmp_path / "s.tar") == reference(data)
@@ -36,10 +49,16 @@ def test_damaged_archives_are_read_exactly_or_refused(tmp_path: Path, random: Ra
 
 @settings(in_one_folder, max_examples=60)
 @given(data=st.binary(max_size=3 * BLOCK), random=randoms)
-def test_anything_at_all_is_read_exactly_or_refused(tmp_path: Path, data: bytes, random: Random) -> None:
+def test_anything_at_all_is_read_exactly_or_refused(
+    tmp_path: Path, data: bytes, random: Random
+) -> None:
     """Random bytes, with and without the checksums of headers, alone and before an archive."""
     before = archive(random)
-    for tried in (data, with_sums(data), with_sums(data.ljust(-(-len(data) // BLOCK) * BLOCK, b"\0")) + before):
+    for tried in (
+        data,
+        with_sums(data),
+        with_sums(data.ljust(-(-len(data) // BLOCK) * BLOCK, b"\0")) + before,
+    ):
         check(tried, before, tmp_path)
 
 
@@ -56,7 +75,9 @@ def test_damage_is_found_by_seeds_too(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"D"])
 @pytest.mark.parametrize("size", [8**11 - 1, 1 << 40, 1 << 61, (1 << 62) + 1, 1 << 80])
-def test_sizes_that_headers_claim_are_never_allocated(tmp_path: Path, kind: bytes, size: int) -> None:
+def test_sizes_that_headers_claim_are_never_allocated(
+    tmp_path: Path, kind: bytes, size: int
+) -> None:
     """A header of half a kilobyte that speaks of gigabytes costs no memory."""
     header = archive(Random(0))[:BLOCK]
     field = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")

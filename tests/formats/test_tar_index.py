@@ -38,7 +38,10 @@ def energon(path: Path) -> None:
 
 def dali(path: Path) -> None:
     """Extension, place of the data, size and name of each file."""
-    lines = [" ".join(f"{m.name[4:]} {m.offset_data} {m.size} {m.name}" for m in sample) for sample in members(path)]
+    lines = [
+        " ".join(f"{m.name[4:]} {m.offset_data} {m.size} {m.name}" for m in sample)
+        for sample in members(path)
+    ]
     path.with_suffix(".idx").write_text("\n".join([f"v1.2 {len(lines)}", *lines, ""]))
 
 
@@ -62,15 +65,23 @@ def test_an_index_gives_the_blocks_without_a_look_through(
     make(path)
     looks = []
     next_member = webdataset.next_member
-    monkeypatch.setattr(webdataset, "next_member", lambda *args: looks.append(args) or next_member(*args))
+    monkeypatch.setattr(
+        webdataset, "next_member", lambda *args: looks.append(args) or next_member(*args)
+    )
     found = index(path)
     assert len(looks) == 3
-    names = ("begin", "end", "samples") if make is energon else ("begin", "end", "samples", "nbytes")
-    assert [getattr(found, name).tolist() for name in names] == [getattr(scanned, name).tolist() for name in names]
+    names = (
+        ("begin", "end", "samples") if make is energon else ("begin", "end", "samples", "nbytes")
+    )
+    assert [getattr(found, name).tolist() for name in names] == [
+        getattr(scanned, name).tolist() for name in names
+    ]
 
 
 @pytest.mark.parametrize("make", [energon, dali])
-def test_an_old_index_is_completed_or_not_used(path: Path, make: Callable[[Path], None], caplog: Any) -> None:
+def test_an_old_index_is_completed_or_not_used(
+    path: Path, make: Callable[[Path], None], caplog: Any
+) -> None:
     """Samples that were added later are found; an index that cannot be of this tar is warned of."""
     make(path)
     path.write_bytes(tar([*PARTS[0], *PARTS[1]]))
@@ -91,7 +102,9 @@ def test_an_old_index_is_completed_or_not_used(path: Path, make: Callable[[Path]
     ],
     ids=["lacks the first", "shifted", "shifted by a member", "every second"],
 )
-def test_an_index_of_which_the_ends_are_wrong_is_not_used(path: Path, change: Any, caplog: Any) -> None:
+def test_an_index_of_which_the_ends_are_wrong_is_not_used(
+    path: Path, change: Any, caplog: Any
+) -> None:
     """The warning names it; what is indexed is what is there, so what is kept is right."""
     scanned = index(path)
     energon(path)
@@ -133,7 +146,15 @@ def test_an_index_of_other_samples_is_seen_when_they_are_read(path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "v1.2 3\n", "v9 0\n", "v1.2 1\ntxt x 5 n\n", "v1.2 1\ntxt 7 5 a b\n", "v1.2 1\ntxt 7 5 a\n"]
+    "text",
+    [
+        "",
+        "v1.2 3\n",
+        "v9 0\n",
+        "v1.2 1\ntxt x 5 n\n",
+        "v1.2 1\ntxt 7 5 a b\n",
+        "v1.2 1\ntxt 7 5 a\n",
+    ],
 )
 def test_what_is_no_index_is_not_used(path: Path, text: str, caplog: Any) -> None:
     """Another file of that name, a damaged one, names with spaces."""
@@ -147,7 +168,8 @@ def test_a_list_of_shards_in_the_manner_of_wids(tmp_path: Path) -> None:
     for number, part in enumerate(PARTS):
         (tmp_path / f"s-{number}.tar").write_bytes(tar(part))
     shards = [
-        {"url": url, "nsamples": 1} for url in ("s-0.tar", str(tmp_path / "s-1.tar"), f"file://{tmp_path}/s-2.tar")
+        {"url": url, "nsamples": 1}
+        for url in ("s-0.tar", str(tmp_path / "s-1.tar"), f"file://{tmp_path}/s-2.tar")
     ]
     listed = tmp_path / "shards.json"
     listed.write_text(json.dumps({"__kind__": "wids-shard-index-v1", "shardlist": shards}))

@@ -34,12 +34,18 @@ def test_features_are_one_value_or_lists_as_the_user_says() -> None:
     assert both["scores"].tolist() == [[0, 0], [0.5, 0], [0.5, 0.5]]
     assert both["scores_length"].tolist() == [0, 1, 2]
     assert str(both["scores"].dtype) == "torch.float32"
-    assert batch(ri.read_tfrecord(SHARD, lists=["text"]).select(text="text"))["text"][0] == [SAMPLES[0][1].encode()]
+    assert batch(ri.read_tfrecord(SHARD, lists=["text"]).select(text="text"))["text"][0] == [
+        SAMPLES[0][1].encode()
+    ]
     lacking = batch(ri.read_tfrecord(SHARD, lists=["many", "scores", "none"]).select(none="none"))
     assert (lacking["none"].shape, lacking["none_length"].tolist()) == ((3, 0), [0, 0, 0])
-    with pytest.raises(ri.DataError, match=r"'many' holds 3 values, not one: name it in lists=\['many', ...\]"):
+    with pytest.raises(
+        ri.DataError, match=r"'many' holds 3 values, not one: name it in lists=\['many', ...\]"
+    ):
         batch(ri.read_tfrecord(SHARD, lists=["scores"]))
-    with pytest.raises(ri.ConfigError, match="no field 'nope'; there are 'id', 'many', 'scores', 'text'"):
+    with pytest.raises(
+        ri.ConfigError, match="no field 'nope'; there are 'id', 'many', 'scores', 'text'"
+    ):
         batch(ri.read_tfrecord(SHARD).select(nope="nope"))
 
 
@@ -79,5 +85,7 @@ def test_every_byte_is_covered_by_a_checksum(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library for checksums is installed with an extra."""
     monkeypatch.setitem(__import__("sys").modules, "google_crc32c", None)
-    with pytest.raises(ri.ConfigError, match=r"needs 'google_crc32c': pip install 'rayingest\[tfrecord\]'"):
+    with pytest.raises(
+        ri.ConfigError, match=r"needs 'google_crc32c': pip install 'rayingest\[tfrecord\]'"
+    ):
         ri.read_tfrecord(SHARD.parent, index="/nowhere/x").batch(1).loader(workers=0)

@@ -17,7 +17,7 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import get_format, protocol
 from rayingest.formats.webdataset import field_of
-from rayingest.plan.manifest import ShardBlocks
+from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 
 FORMAT = get_format("webdataset")
@@ -47,7 +47,9 @@ def random_members(samples: int, seed: int = 0) -> list[tuple[str, bytes]]:
 class Shard:
     """One file, indexed and read as a loader would."""
 
-    def __init__(self, path: Path, data: bytes, block_bytes: int = 1 << 21, strict: bool = True) -> None:
+    def __init__(
+        self, path: Path, data: bytes, block_bytes: int = 1 << 21, strict: bool = True
+    ) -> None:
         path.write_bytes(data)
         self.url, self.block_bytes = str(path), block_bytes
         self.shard = protocol.Shard(Storage(), self.url, len(data), strict)
@@ -56,7 +58,9 @@ class Shard:
         return FORMAT.index(self.shard, self.block_bytes)
 
     def read(self, blocks: ShardBlocks, columns: tuple[str, ...] | None = None) -> list[pa.Table]:
-        triples = list(zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True))
+        triples = list(
+            zip(blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True)
+        )
         return FORMAT.read(self.shard, triples, columns)
 
     def whole(self, columns: tuple[str, ...] | None = None) -> pa.Table:
@@ -80,7 +84,10 @@ def expected_rows(members: Members) -> list[dict[str, Any]]:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if v is not None and k != "__offset__"} for row in table.to_pylist()]
+    return [
+        {k: v for k, v in row.items() if v is not None and k != "__offset__"}
+        for row in table.to_pylist()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +121,9 @@ def test_what_tarfile_writes_is_read_back(tmp_path: Path, fmt: int, suffix: str)
     members = random_members(50)
     data = tar_bytes(members, fmt)
     compressed = suffix != ".tar"
-    shard = Shard(tmp_path / f"s{suffix}", gzip.compress(data) if compressed else data, block_bytes=4096)
+    shard = Shard(
+        tmp_path / f"s{suffix}", gzip.compress(data) if compressed else data, block_bytes=4096
+    )
     blocks, table = shard.index(), shard.whole()
     assert rows_of(table) == expected_rows(members)
     assert table.column_names == ["__key__", "seg.bin", "txt", "__offset__"]
@@ -122,7 +131,9 @@ def test_what_tarfile_writes_is_read_back(tmp_path: Path, fmt: int, suffix: str)
     assert table["__offset__"].type == pa.int64()
     assert len(blocks) == 1 if compressed else len(blocks) > 5
     assert blocks.nbytes.sum() == sum(len(content) for _, content in members)
-    for offset, key in zip(table["__offset__"].to_pylist(), table["__key__"].to_pylist(), strict=True):
+    for offset, key in zip(
+        table["__offset__"].to_pylist(), table["__key__"].to_pylist(), strict=True
+    ):
         assert data[offset:].startswith(key.encode())
 
 
@@ -158,7 +169,10 @@ def test_only_regular_files_with_key_and_extension_are_fields(path: Path) -> Non
         add("b.txt", data=b"three")
         add(".hidden", data=b"no")
     table = Shard(path, target.getvalue(), block_bytes=1).whole()
-    assert rows_of(table) == [{"__key__": "a", "bin": b"two", "txt": b"one"}, {"__key__": "b", "txt": b"three"}]
+    assert rows_of(table) == [
+        {"__key__": "a", "bin": b"two", "txt": b"one"},
+        {"__key__": "b", "txt": b"three"},
+    ]
 
 
 def test_a_block_at_a_time_or_joined_is_the_whole(path: Path) -> None:
@@ -176,7 +190,11 @@ def test_a_block_at_a_time_or_joined_is_the_whole(path: Path) -> None:
 def test_blocks_hold_at_most_1024_samples(path: Path) -> None:
     """However small they are."""
     members = [(f"{i}.t", b"") for i in range(2500)]
-    assert Shard(path, tar_bytes(members), block_bytes=1 << 30).index().samples.tolist() == [1024, 1024, 452]
+    assert Shard(path, tar_bytes(members), block_bytes=1 << 30).index().samples.tolist() == [
+        1024,
+        1024,
+        452,
+    ]
 
 
 def test_projection_copies_only_wanted_extensions(path: Path) -> None:
@@ -219,7 +237,17 @@ def test_a_tar_cut_anywhere_is_never_taken_for_whole(path: Path, strict: bool) -
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         offsets = [info.offset for info in tar]
         end = tar.offset
-    cuts = sorted({*range(0, len(data), 512), *range(1, len(data), 379), end - 1, end + 1, end + 513, end + 1023, last})
+    cuts = sorted(
+        {
+            *range(0, len(data), 512),
+            *range(1, len(data), 379),
+            end - 1,
+            end + 1,
+            end + 513,
+            end + 1023,
+            last,
+        }
+    )
     for cut in cuts:
         shard = Shard(path, data[:cut], strict=strict)
         if cut >= end + 1024 or (not strict and (cut in offsets or cut >= end)):
@@ -351,13 +379,17 @@ def test_a_shard_that_changed_since_indexing_is_an_error(path: Path) -> None:
         shard.read(blocks)
 
 
-def test_a_small_file_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_file_that_grows_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unless the user says so."""
     monkeypatch.setattr("rayingest.formats.compression._ALWAYS_ALLOWED", 1000)
     shard = Shard(tmp_path / "s.tgz", gzip.compress(tar_bytes([("a.x", bytes(1 << 20))])))
     with pytest.raises(DataError, match="max_expansion"):
         shard.index()
-    assert FORMAT.index(replace(shard.shard, options={"max_expansion": 2000}), 1).samples.tolist() == [1]
+    assert FORMAT.index(
+        replace(shard.shard, options={"max_expansion": 2000}), 1
+    ).samples.tolist() == [1]
 
 
 def test_an_empty_tar_has_no_blocks_and_an_empty_file_is_an_error(path: Path) -> None:

@@ -17,23 +17,29 @@ from typing import Any
 import numpy as np
 
 import rayingest
-from rayingest.plan import keys
-from rayingest.plan.budget import Budget
-from rayingest.plan.grouped import GroupedPlanner
-from rayingest.plan.grouped_order import GroupedOrder
-from rayingest.plan.manifest import JoinedManifest, Manifest, ShardBlocks
-from rayingest.plan.mixed import MixedOrder, MixedPlanner
-from rayingest.plan.mixture import Mixture, ShuffledTurns
-from rayingest.plan.order import Order
-from rayingest.plan.packing import Packing
-from rayingest.plan.planner import Picks, Planner
-from rayingest.plan.succession import Succession, source_order
-from rayingest.plan.turns import LevelTurns, counts_of
-from rayingest.plan.view import View
-from rayingest.plan.weighted import Resampling, WeightedPlanner, Weights
-from rayingest.transforms.images import RandomResizedCrop
+from rayingest.plan.order import keys
+from rayingest.plan.order.interleave import LevelTurns, counts_of
+from rayingest.plan.order.manifest import JoinedManifest, Manifest, ShardBlocks
+from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
+from rayingest.plan.order.mixture import Mixture, ShuffledTurns
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.packed import GroupedPlanner
+from rayingest.plan.order.packed_order import GroupedOrder
+from rayingest.plan.order.packing import Packing
+from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.repeated import Succession, source_order
+from rayingest.plan.order.subset import View
+from rayingest.plan.order.token_budget import Budget
+from rayingest.plan.order.weighted import Resampling, WeightedPlanner, Weights
+from rayingest.transforms.images.operations import RandomResizedCrop
 
-mix64, fold, hashes, permutation, permute = keys.mix64, keys.fold, keys.hashes, keys.permutation, keys.permute
+mix64, fold, hashes, permutation, permute = (
+    keys.mix64,
+    keys.fold,
+    keys.hashes,
+    keys.permutation,
+    keys.permute,
+)
 generator = keys.generator
 
 Data = Manifest
@@ -56,9 +62,13 @@ def equal_blocks(blocks: int, samples_each: int, bytes_each: int) -> Data:
     return Manifest.join("mem://", ["a"], [blocks], [""], [shard])
 
 
-def fingerprint(base: str, paths: list[str], sizes: list[int], marks: list[str], shards: list[list[list[int]]]) -> str:
+def fingerprint(
+    base: str, paths: list[str], sizes: list[int], marks: list[str], shards: list[list[list[int]]]
+) -> str:
     """Return the fingerprint of an index; a shard is its blocks' begins, ends, samples and bytes."""
-    return Manifest.join(base, paths, sizes, marks, [ShardBlocks(*np.array(shard)) for shard in shards]).fingerprint
+    return Manifest.join(
+        base, paths, sizes, marks, [ShardBlocks(*np.array(shard)) for shard in shards]
+    ).fingerprint
 
 
 def joint_fingerprint(parts: list[Data]) -> str:
@@ -67,7 +77,11 @@ def joint_fingerprint(parts: list[Data]) -> str:
 
 
 def crop_box(
-    scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int, rng: np.random.Generator
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    height: int,
+    width: int,
+    rng: np.random.Generator,
 ) -> tuple[int, int, int, int]:
     """Return the part of an image that a `RandomResizedCrop` takes: left, top, right and bottom."""
     return RandomResizedCrop(8, scale, ratio).box(height, width, rng)
@@ -103,7 +117,9 @@ class WindowOrder:
 class PackedOrder:
     """Samples of these lengths in packed rows of `capacity` values."""
 
-    def __init__(self, data: Data, lengths: np.ndarray, capacity: int, *, cut: bool, **how: Any) -> None:
+    def __init__(
+        self, data: Data, lengths: np.ndarray, capacity: int, *, cut: bool, **how: Any
+    ) -> None:
         order = GroupedOrder.over(View.whole(data), lengths, Packing(capacity, cut), **how)
         self._planner = GroupedPlanner(data, order, lengths)
         self.window = order.window
@@ -112,7 +128,9 @@ class PackedOrder:
         """Return the steps of an epoch."""
         return self._planner.steps_in(epoch)
 
-    def pieces(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def pieces(
+        self, epoch: int, step: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the row, the ordinal, the begin and the end in the sample of each piece of a step.
 
         The ordinals of rows that fill up the batch are -1 - ordinal.
@@ -128,9 +146,15 @@ class PackedOrder:
 class BudgetedOrder:
     """Batches that hold at most `tokens` values a rank, padded to a multiple of `multiple`."""
 
-    def __init__(self, data: Data, lengths: np.ndarray, tokens: int, ranks: int, multiple: int, **how: Any) -> None:
-        order = GroupedOrder.over(View.whole(data), lengths, Budget(tokens, ranks, multiple), batch=ranks, **how)
-        self._planners = [GroupedPlanner(data, order, lengths, rank, ranks) for rank in range(ranks)]
+    def __init__(
+        self, data: Data, lengths: np.ndarray, tokens: int, ranks: int, multiple: int, **how: Any
+    ) -> None:
+        order = GroupedOrder.over(
+            View.whole(data), lengths, Budget(tokens, ranks, multiple), batch=ranks, **how
+        )
+        self._planners = [
+            GroupedPlanner(data, order, lengths, rank, ranks) for rank in range(ranks)
+        ]
         self.window = order.window
 
     def steps(self, epoch: int) -> int:
@@ -157,12 +181,19 @@ class MixedOrderOf:
         window: int | None = None,
     ) -> None:
         share = 1 / 3
-        views, how = [View.whole(part) for part in parts], {"seed": seed, "window": window, "lanes": None}
+        views, how = (
+            [View.whole(part) for part in parts],
+            {"seed": seed, "window": window, "lanes": None},
+        )
         orders = [source_order(view, step_samples=batch / 3, share=share, **how) for view in views]
         mixture = Mixture(LevelTurns({0: counts}), [view.num_samples for view in views], until)
         shares = [share] * len(parts)
-        order = MixedOrder.over(mixture, orders, shares, "", batch=batch, partial=partial, seed=seed)
-        self._planner = MixedPlanner(JoinedManifest.of(parts), order, list(map(Succession, parts, orders)))
+        order = MixedOrder.over(
+            mixture, orders, shares, "", batch=batch, partial=partial, seed=seed
+        )
+        self._planner = MixedPlanner(
+            JoinedManifest.of(parts), order, list(map(Succession, parts, orders))
+        )
         self.samples = order.samples
 
     def steps(self, epoch: int) -> int:
@@ -185,7 +216,9 @@ class MixedOrderOf:
         return picks.source, picks.passes, picks.block, picks.row
 
 
-def level_turns(counts: dict[int, tuple[int, ...]], first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def level_turns(
+    counts: dict[int, tuple[int, ...]], first: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return of the rows from `first` to `end` the source, and its number among the rows of this source.
 
     The sources take turns by counts; each entry of `counts` holds from its row on.
@@ -193,7 +226,9 @@ def level_turns(counts: dict[int, tuple[int, ...]], first: int, end: int) -> tup
     return LevelTurns(counts).at(first, end)
 
 
-def shuffled_turns(counts: dict[int, tuple[int, ...]], stretch: int, key: int, first: int, end: int) -> np.ndarray:
+def shuffled_turns(
+    counts: dict[int, tuple[int, ...]], stretch: int, key: int, first: int, end: int
+) -> np.ndarray:
     """Return `level_turns` in an order drawn anew in every `stretch` rows."""
     return ShuffledTurns(LevelTurns(counts), stretch, key).at(first, end)[0]
 
@@ -207,7 +242,12 @@ class WeightedOrder:
     """Draws by weight, in strata where a stratum is given for each sample."""
 
     def __init__(
-        self, data: Data, weights: np.ndarray, stratum: np.ndarray | None, draws: int | None, **how: Any
+        self,
+        data: Data,
+        weights: np.ndarray,
+        stratum: np.ndarray | None,
+        draws: int | None,
+        **how: Any,
     ) -> None:
         drawn = Resampling.of(View.whole(data), Weights(weights, stratum), draws)
         self._planner = WeightedPlanner(drawn, Order.resolve(drawn, **how))
@@ -241,7 +281,11 @@ def domain_tags() -> set[str]:
         hidden: list[ast.AST] = [tag for tag in tags if not isinstance(tag, ast.Constant)]
         called = [call.func for call in calls]
         hidden += [node for node in nodes if _is_fold(node) and node not in called]
-        hidden += [node for node in nodes if isinstance(node, ast.alias) and node.name == "fold" and node.asname]
+        hidden += [
+            node
+            for node in nodes
+            if isinstance(node, ast.alias) and node.name == "fold" and node.asname
+        ]
         assert not hidden, f"{path}:{hidden[0].lineno}: call fold with its tag written out"  # type: ignore[attr-defined]
         found.update(tag.value for tag in tags if isinstance(tag, ast.Constant))
     return found

@@ -17,7 +17,10 @@ GOLDENS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "window": lambda folder: {**planned.window(), **loaded.window(folder)},
     "file_order": lambda folder: {**planned.file_order(), **loaded.file_order(folder)},
     "packed_cut": lambda folder: {**planned.packed(cut=True), **loaded.packed(folder, cut=True)},
-    "packed_best_fit": lambda folder: {**planned.packed(cut=False), **loaded.packed(folder, cut=False)},
+    "packed_best_fit": lambda folder: {
+        **planned.packed(cut=False),
+        **loaded.packed(folder, cut=False),
+    },
     "budgeted": lambda folder: {**planned.budgeted(), **loaded.budgeted(folder)},
     "mixed": lambda folder: {**planned.mixed(), **loaded.mixed(folder)},
     "weighted": lambda folder: {**planned.weighted(), **loaded.weighted(folder)},

@@ -56,7 +56,12 @@ def decode_noise(value: int, rng: np.random.Generator) -> int:
 
 
 def follow(
-    data: ri.Dataset, *columns: str, world_size: int = 1, epochs: int = 2, steps: int = 1000, **options: Any
+    data: ri.Dataset,
+    *columns: str,
+    world_size: int = 1,
+    epochs: int = 2,
+    steps: int = 1000,
+    **options: Any,
 ) -> list[Steps]:
     """Return by epoch and step the rows of all ranks; of several ranks, a list for each.
 
@@ -80,7 +85,11 @@ def follow(
 
 def _rows(batch: dict[str, Any], columns: tuple[str, ...]) -> list[Any]:
     index = np.asarray(batch["__index__"])
-    index = np.where(np.asarray(batch["__valid__"]), index, -1 - index) if "__valid__" in batch else index
+    index = (
+        np.where(np.asarray(batch["__valid__"]), index, -1 - index)
+        if "__valid__" in batch
+        else index
+    )
     if not columns:
         return index.tolist()
     values = (np.asarray(batch[name]).tolist() for name in columns)
@@ -95,9 +104,14 @@ def window(folder: Path) -> dict[str, Any]:
         "loader, one window": follow(data.shuffle(seed=5).batch(8)),
         "loader, lanes": follow(lanes.batch(6)),
         "loader, lanes, 2 ranks, pad": follow(lanes.batch(6, partial="pad"), world_size=2),
-        "loader, lanes, 3 ranks, short": follow(lanes.batch(6, partial="short"), world_size=3, epochs=1),
+        "loader, lanes, 3 ranks, short": follow(
+            lanes.batch(6, partial="short"), world_size=3, epochs=1
+        ),
         "loader, 3 uneven ranks, pad": follow(
-            data.shuffle(seed=2**64 - 1, window=16).batch(8, partial="pad"), world_size=3, epochs=1, uneven=True
+            data.shuffle(seed=2**64 - 1, window=16).batch(8, partial="pad"),
+            world_size=3,
+            epochs=1,
+            uneven=True,
         ),
     }
 
@@ -108,7 +122,9 @@ def file_order(folder: Path) -> dict[str, Any]:
     return {
         "loader, drop": follow(data.batch(8)),
         "loader, short, 2 ranks": follow(data.batch(8, partial="short"), world_size=2, epochs=1),
-        "loader, pad, 3 uneven ranks": follow(data.batch(8, partial="pad"), world_size=3, epochs=1, uneven=True),
+        "loader, pad, 3 uneven ranks": follow(
+            data.batch(8, partial="pad"), world_size=3, epochs=1, uneven=True
+        ),
         "loader, noise": follow(data.batch(8, partial="short"), "noise"),
     }
 
@@ -125,11 +141,16 @@ def packed(folder: Path, cut: bool) -> dict[str, Any]:
         given = data.shuffle(seed=5, window=15) if shuffled else data
         with ExitStack() as stack:
             loaders = [
-                stack.enter_context(given.batch(3, partial=partial).loader(workers=0, rank=rank, world_size=ranks))
+                stack.enter_context(
+                    given.batch(3, partial=partial).loader(workers=0, rank=rank, world_size=ranks)
+                )
                 for rank in range(ranks)
             ]
             found[name] = [
-                [[_packed(part) for part in parts] for parts in zip(*map(iter, loaders), strict=False)]
+                [
+                    [_packed(part) for part in parts]
+                    for parts in zip(*map(iter, loaders), strict=False)
+                ]
                 for _ in range(2)
             ]
     return found
@@ -142,9 +163,14 @@ def tokens_of(sample: dict[str, Any]) -> dict[str, Any]:
 
 def _packed(batch: dict[str, Any]) -> list[Any]:
     """Of each segment [sample, end in the rows]; behind them, whether each row is valid, if the batch says so."""
-    index, ends = np.asarray(batch["__index__"]).tolist(), np.asarray(batch["cu_seqlens"]).tolist()[1:]
+    index, ends = (
+        np.asarray(batch["__index__"]).tolist(),
+        np.asarray(batch["cu_seqlens"]).tolist()[1:],
+    )
     segments = list(map(list, zip(index, ends, strict=True)))
-    return [segments, np.asarray(batch["__valid__"]).tolist()] if "__valid__" in batch else [segments]
+    return (
+        [segments, np.asarray(batch["__valid__"]).tolist()] if "__valid__" in batch else [segments]
+    )
 
 
 def budgeted(folder: Path) -> dict[str, Any]:
@@ -154,7 +180,9 @@ def budgeted(folder: Path) -> dict[str, Any]:
     return {
         "loader, 1 rank": follow(data.batch(max_tokens=30)),
         "loader, 2 ranks, pad": follow(data.batch(max_tokens=18, partial="pad"), world_size=2),
-        "loader, 3 ranks, short": follow(data.batch(max_tokens=18, partial="short"), world_size=3, epochs=1),
+        "loader, 3 ranks, short": follow(
+            data.batch(max_tokens=18, partial="short"), world_size=3, epochs=1
+        ),
         "loader, file order, multiples of 4": follow(
             tokens.batch(max_tokens=30, pad={"tokens": ri.Pad(multiple_of=4)}), epochs=1
         ),
@@ -167,18 +195,29 @@ def mixed(folder: Path) -> dict[str, Any]:
     c, d = lines(folder / "c", (8,), 200), lines(folder / "d", (3, 2), 300)
     weights = {"a": 5, "b": 2, "c": 1}
     flat = ri.mix({"a": a, "b": b.shuffle(seed=9), "c": c}, weights=weights)
-    nested = ri.mix({"a": a, "in": ri.mix({"c": c, "d": d}, weights={"c": 1, "d": 2}, until="all")}, until=40)
+    nested = ri.mix(
+        {"a": a, "in": ri.mix({"c": c, "d": d}, weights={"c": 1, "d": 2}, until="all")}, until=40
+    )
     change = {0: weights, 3: {"a": 0, "b": 1, "c": 1}}
     changing = ri.mix({"a": a, "b": b, "c": c}, weights=change, until=48)
-    free = ri.mix({"a": a, "in": ri.mix({"c": c, "d": d}, stratified=False)}, until=24, stratified=False)
+    free = ri.mix(
+        {"a": a, "in": ri.mix({"c": c, "d": d}, stratified=False)}, until=24, stratified=False
+    )
     source = "__source__"
     return {
         "loader, first": follow(flat.shuffle(seed=5, window=16).batch(8), source),
-        "loader, 2 ranks, pad": follow(flat.shuffle(seed=5).batch(8, partial="pad"), source, world_size=2),
+        "loader, 2 ranks, pad": follow(
+            flat.shuffle(seed=5).batch(8, partial="pad"), source, world_size=2
+        ),
         "loader, nested": follow(nested.shuffle(seed=5).batch(8), source),
-        "loader, nested, window": follow(nested.shuffle(seed=5, window=16).batch(8), source, epochs=1),
+        "loader, nested, window": follow(
+            nested.shuffle(seed=5, window=16).batch(8), source, epochs=1
+        ),
         "loader, parts of sources": follow(
-            ri.mix({"a": a.split(0.5, seed=3)[0], "c": c.take(5)}, until=16).shuffle(seed=5).batch(4), source
+            ri.mix({"a": a.split(0.5, seed=3)[0], "c": c.take(5)}, until=16)
+            .shuffle(seed=5)
+            .batch(4),
+            source,
         ),
         "loader, changing weights": follow(changing.shuffle(seed=5).batch(8), source),
         "loader, free": follow(free.shuffle(seed=5).batch(4, partial="short"), source, epochs=3),
@@ -200,7 +239,8 @@ def weighted(folder: Path) -> dict[str, Any]:
     return {
         "loader, by a field": follow(by_field.batch(8)),
         "loader, by an array, 2 ranks, pad": follow(
-            data.weighted(by=np.arange(43.0) ** 2).shuffle(seed=6).batch(8, partial="pad"), world_size=2
+            data.weighted(by=np.arange(43.0) ** 2).shuffle(seed=6).batch(8, partial="pad"),
+            world_size=2,
         ),
         "loader, balanced, short, 3 uneven ranks": follow(
             balanced.batch(8, partial="short"), world_size=3, epochs=1, uneven=True
@@ -215,7 +255,9 @@ def buckets(folder: Path) -> dict[str, Any]:
     return {
         "one lane": follow(data.shuffle(seed=5).batch(8, bucketed=True), "n"),
         "lanes, pad, 2 ranks": follow(
-            data.shuffle(seed=5, window=24, lanes=2).batch(6, bucketed=True, partial="pad"), "n", world_size=2
+            data.shuffle(seed=5, window=24, lanes=2).batch(6, bucketed=True, partial="pad"),
+            "n",
+            world_size=2,
         ),
         "epochs of another length": follow(
             data.shuffle(seed=5, window=24).epoch(samples=60).batch(6, bucketed=True), "n"
@@ -228,7 +270,9 @@ def subset(folder: Path) -> dict[str, Any]:
     data = lines(folder / "a")
     lines(folder / "two" / "a", (20,))
     lines(folder / "two" / "b", (20,), 20)
-    halves, _ = ri.read_json(f"{folder}/two/*/*.jsonl", index=folder / "two").split(0.5, 0.5, seed=7)
+    halves, _ = ri.read_json(f"{folder}/two/*/*.jsonl", index=folder / "two").split(
+        0.5, 0.5, seed=7
+    )
     first, second = data.split(0.6, 0.3, seed=7)
     inner, _ = first.split(0.5, 0.5, seed=8)
     parts = {"0.6": first, "0.3": second, "half of 0.6": inner, "0.6 of seed 0": data.split(0.6)[0]}
@@ -237,17 +281,26 @@ def subset(folder: Path) -> dict[str, Any]:
         return follow(part.shuffle(seed=5, window=12).batch(4), epochs=1)
 
     return {
-        "split": {name: follow(part.batch(50, partial="short"), epochs=1)[0][0] for name, part in parts.items()},
+        "split": {
+            name: follow(part.batch(50, partial="short"), epochs=1)[0][0]
+            for name, part in parts.items()
+        },
         "split, files of one name": follow(halves.batch(50, partial="short"), epochs=1)[0][0],
-        "split, shuffled": follow(first.shuffle(seed=5, window=12, lanes=2).batch(4, partial="pad"), world_size=2),
+        "split, shuffled": follow(
+            first.shuffle(seed=5, window=12, lanes=2).batch(4, partial="pad"), world_size=2
+        ),
         "where": shuffled(data.where("n >= 4")),
         "filter": shuffled(data.filter(is_odd)),
         "take": shuffled(data.take(22)),
         "skip": shuffled(data.skip(22)),
         "filter, skip, take": shuffled(data.filter(is_odd).skip(3).take(9)),
         "file order": follow(data.where("n >= 4").skip(2).batch(5, partial="short"), epochs=1),
-        "weighted": follow(data.where("n >= 4").weighted(by="n").shuffle(seed=5).batch(8), epochs=1),
-        "packed": follow_packed(data.where("n >= 4").map(tokens_of).pack(12).shuffle(seed=5).batch(2)),
+        "weighted": follow(
+            data.where("n >= 4").weighted(by="n").shuffle(seed=5).batch(8), epochs=1
+        ),
+        "packed": follow_packed(
+            data.where("n >= 4").map(tokens_of).pack(12).shuffle(seed=5).batch(2)
+        ),
     }
 
 
@@ -271,9 +324,16 @@ def calendar(folder: Path) -> dict[str, Any]:
         "samples, shorter": follow(shuffled.epoch(samples=24).batch(8), epochs=4),
         "samples, file order": follow(data.epoch(samples=30).batch(8), "noise", epochs=3),
         "passes, pad": follow(shuffled.epoch(passes=2).batch(16, partial="pad"), "noise"),
-        "passes, short, 2 ranks": follow(shuffled.epoch(passes=3).batch(16, partial="short"), world_size=2),
+        "passes, short, 2 ranks": follow(
+            shuffled.epoch(passes=3).batch(16, partial="short"), world_size=2
+        ),
         "samples, weighted": follow(
-            lines(folder / "w").weighted(by="n", samples=20).map(noise).shuffle(seed=5).epoch(samples=32).batch(8),
+            lines(folder / "w")
+            .weighted(by="n", samples=20)
+            .map(noise)
+            .shuffle(seed=5)
+            .epoch(samples=32)
+            .batch(8),
             "noise",
         ),
         "samples, sampler": follow(
@@ -292,7 +352,11 @@ class Numbers:
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, int]:
-        return {"i": index, "python": int(random.random() * 10**6), "numpy": int(np.random.rand() * 10**6)}
+        return {
+            "i": index,
+            "python": int(random.random() * 10**6),
+            "numpy": int(np.random.rand() * 10**6),
+        }
 
 
 class OwnSampler:
@@ -331,7 +395,12 @@ class Replicated(OwnSampler):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        return iter([(i * 5 + self.epoch) % self.count for i in range(self.rank, self.count, self.num_replicas)])
+        return iter(
+            [
+                (i * 5 + self.epoch) % self.count
+                for i in range(self.rank, self.count, self.num_replicas)
+            ]
+        )
 
 
 def sampler(folder: Path) -> dict[str, Any]:
@@ -345,14 +414,20 @@ def sampler(folder: Path) -> dict[str, Any]:
     return {
         "sampler, drop": follow(drawn.batch(4), epochs=3),
         "sampler, pad, 2 ranks": follow(drawn.batch(4, partial="pad"), world_size=2),
-        "sampler, short, 3 uneven ranks": follow(drawn.batch(4, partial="short"), world_size=3, uneven=True),
+        "sampler, short, 3 uneven ranks": follow(
+            drawn.batch(4, partial="short"), world_size=3, uneven=True
+        ),
         "batch sampler": follow(ri.from_torch(data, batch_sampler=Batches(13))),
-        "batch sampler, 2 ranks": follow(ri.from_torch(data, batch_sampler=Batches(13)), world_size=2),
+        "batch sampler, 2 ranks": follow(
+            ri.from_torch(data, batch_sampler=Batches(13)), world_size=2
+        ),
         "passes": follow(drawn.epoch(passes=2).batch(4, partial="short")),
         "replicas, set_epoch": follow(ri.from_torch(Numbers(16), sampler=Replicated(16)).batch(4)),
         "torch, seed": follow(ri.from_torch(data, sampler=RandomSampler(data), seed=3).batch(4)),
         "torch, generator": follow(
-            ri.from_torch(data, sampler=RandomSampler(data, generator=seeded), generator=seeded).batch(4)
+            ri.from_torch(
+                data, sampler=RandomSampler(data, generator=seeded), generator=seeded
+            ).batch(4)
         ),
         "noise": follow(drawn.batch(5), "i", "python", "numpy"),
     }
@@ -382,7 +457,9 @@ def stream(folder: Path) -> dict[str, Any]:
 def replacements(folder: Path) -> dict[str, Any]:
     """Return which samples take the places of bad ones; those are given as -1 - index."""
     whole = lines(folder / "a", (40, 1, 90))
-    data, lengths, draws = (one.map(refuse) for one in (whole, whole.length("n"), whole.weighted(by="i")))
+    data, lengths, draws = (
+        one.map(refuse) for one in (whole, whole.length("n"), whole.weighted(by="i"))
+    )
     skip = {"on_error": "skip", "max_errors": 1.0, "quarantine": folder / "quarantine"}
     shuffled = data.shuffle(seed=5, window=64, lanes=1)
     mixture = ri.mix({"a": data, "b": lines(folder / "b", (50,), 200)}, weights={"a": 3, "b": 1})
@@ -393,13 +470,17 @@ def replacements(folder: Path) -> dict[str, Any]:
         "lanes": follow(data.shuffle(seed=6, window=80, lanes=2).batch(16), epochs=1, **skip),
         "file order": follow(data.batch(16, partial="short"), epochs=1, **skip),
         "unreadable blocks": follow(
-            damaged(folder / "tar").map(refuse_some).shuffle(seed=5, window=32, lanes=1).batch(8), epochs=1, **skip
+            damaged(folder / "tar").map(refuse_some).shuffle(seed=5, window=32, lanes=1).batch(8),
+            epochs=1,
+            **skip,
         ),
         "bucketed": follow(lengths.shuffle(seed=5).batch(16, bucketed=True), epochs=1, **skip),
         "weighted": follow(draws.shuffle(seed=5, window=64, lanes=1).batch(16), epochs=1, **skip),
         "mixed": follow(mixture.shuffle(seed=5).batch(16), "__source__", epochs=1, **skip),
         "sampler": follow(torch.batch(8), epochs=1, **skip),
-        "stream": follow(ri.stream(Log(), partitions=4).map(refuse_some).batch(4), epochs=1, **skip),
+        "stream": follow(
+            ri.stream(Log(), partitions=4).map(refuse_some).batch(4), epochs=1, **skip
+        ),
     }
 
 
@@ -452,7 +533,9 @@ def randoms(folder: Path) -> dict[str, Any]:
     staged = data.decode(kind=decode_noise).map(noise).map(more_noise).map_batches(column_noise)
     twice = data.select(x="kind", y="n").decode(y=decode_noise, x=decode_noise)
     columns = ("kind", "noise", "more", "rows")
-    mixture = ri.mix({"a": data, "b": lines(folder / "b", (5, 6))}, weights={"a": 2, "b": 1}, until=36)
+    mixture = ri.mix(
+        {"a": data, "b": lines(folder / "b", (5, 6))}, weights={"a": 2, "b": 1}, until=36
+    )
     copies = data.map(noise).weighted(by=np.where(np.arange(43) < 3, 20.0, 0.1))
     iterable = ri.from_torch_iterable(random_shard, shards=3, index=folder / "iterable", seed=6)
     return {
@@ -461,14 +544,22 @@ def randoms(folder: Path) -> dict[str, Any]:
         "selected, two decoded fields": follow(twice.shuffle(seed=5).batch(8), "x", "y", steps=1),
         "flips": follow(pictures(folder / "pictures"), "left"),
         "another seed": follow(data.map(noise).shuffle(seed=6).batch(8), "noise", steps=1),
-        "mixture": follow(mixture.map(noise).shuffle(seed=5).batch(9), "__source__", "noise", steps=2),
+        "mixture": follow(
+            mixture.map(noise).shuffle(seed=5).batch(9), "__source__", "noise", steps=2
+        ),
         "weighted copies": follow(copies.shuffle(seed=5).batch(8), "noise", steps=3),
         "items": follow(ri.from_torch(Numbers(13), seed=3).batch(4), "python", "numpy", steps=2),
         "items, torch": follow(ri.from_torch(TorchNumbers(13), seed=3).batch(4), "torch", steps=2),
-        "items, shuffled": follow(ri.from_torch(Numbers(13)).shuffle(seed=3).batch(4), "python", "numpy", steps=2),
-        "items, together": follow(ri.from_torch(Together(13), seed=3).batch(4), "python", "numpy", steps=2),
+        "items, shuffled": follow(
+            ri.from_torch(Numbers(13)).shuffle(seed=3).batch(4), "python", "numpy", steps=2
+        ),
+        "items, together": follow(
+            ri.from_torch(Together(13), seed=3).batch(4), "python", "numpy", steps=2
+        ),
         "shards": follow(iterable.batch(4), "python", "numpy"),
-        "worker's parts": follow(iterables(folder / "parts").batch(4), "id", "torch", "seed", epochs=1),
+        "worker's parts": follow(
+            iterables(folder / "parts").batch(4), "id", "torch", "seed", epochs=1
+        ),
         "shards, shuffled": follow(iterable.map(noise).shuffle(seed=3).batch(4), "python", "noise"),
     }
 

@@ -35,7 +35,9 @@ def keys() -> dict[str, Any]:
         "feistel": digest(adapter.permutation(200_000, 2**64 - 1)),
         "far in a feistel": adapter.permute(far, 10**12 + 1, np.array([3, 4, 5])).tolist(),
         "generator": [str(word) for word in generator.bit_generator.random_raw(3).tolist()],
-        "every domain": {tag: str(adapter.fold(tag, 17, 0, -1)) for tag in sorted(adapter.domain_tags())},
+        "every domain": {
+            tag: str(adapter.fold(tag, 17, 0, -1)) for tag in sorted(adapter.domain_tags())
+        },
     }
 
 
@@ -52,7 +54,9 @@ def fingerprint() -> dict[str, Any]:
 def crops() -> dict[str, Any]:
     """Return the parts of an image of 60 x 80 pixels that a random crop takes: left, top, right and bottom."""
 
-    def boxes(count: int, scale: tuple[float, float], ratio: tuple[float, float]) -> list[tuple[int, ...]]:
+    def boxes(
+        count: int, scale: tuple[float, float], ratio: tuple[float, float]
+    ) -> list[tuple[int, ...]]:
         rngs = [adapter.generator(5, 0, 0, sample, 0) for sample in range(count)]
         return [adapter.crop_box(scale, ratio, 60, 80, rng) for rng in rngs]
 
@@ -70,7 +74,9 @@ def window() -> dict[str, Any]:
 
     def epochs(count: int, **how: Any) -> list[list[list[int]]]:
         order = adapter.WindowOrder(small, **how)
-        return [[order.ordinals(epoch, step) for step in range(order.steps)] for epoch in range(count)]
+        return [
+            [order.ordinals(epoch, step) for step in range(order.steps)] for epoch in range(count)
+        ]
 
     def some(order: adapter.WindowOrder, at: list[tuple[int, int]]) -> list[Any]:
         """The first ordinals and a digest of all, of these epochs and steps."""
@@ -90,9 +96,14 @@ def window() -> dict[str, Any]:
         "lanes, windows, pad": epochs(2, batch=6, partial="pad", seed=17, window=12, lanes=3),
         "lanes, windows, short": epochs(2, batch=6, partial="short", seed=0, window=12, lanes=2),
         "less than a batch, pad": epochs(2, batch=60, partial="pad", seed=-1),
-        "defaults": [defaults.parameters, some(defaults, [(0, 0), (0, 2_733), (1, 40), (10**6, 7)])],
+        "defaults": [
+            defaults.parameters,
+            some(defaults, [(0, 0), (0, 2_733), (1, 40), (10**6, 7)]),
+        ],
         "defaults, samples of 10 MB": [heavy.parameters, some(heavy, [(0, 0), (1, 100)])],
-        "windows by feistel": some(windows, [(0, 0), (0, 1), (0, 1_100), (0, 1_562), (3, 2_733), (0, 900)]),
+        "windows by feistel": some(
+            windows, [(0, 0), (0, 1), (0, 1_100), (0, 1_562), (3, 2_733), (0, 900)]
+        ),
         "whole epoch by feistel": some(whole, [(0, 0), (0, 1), (2, 2_733)]),
     }
 
@@ -108,13 +119,19 @@ def packed(cut: bool) -> dict[str, Any]:
     small, large = adapter.blocks_of(_COUNTS), adapter.equal_blocks(40, 500, 1_000)
     of_small = (np.arange(47) * 7) % 11
     of_large = (np.arange(large.num_samples) * 7919) % 1500 % 1024
-    order = adapter.PackedOrder(small, of_small, 10, cut=cut, batch=4, partial="pad", seed=17, window=16)
+    order = adapter.PackedOrder(
+        small, of_small, 10, cut=cut, batch=4, partial="pad", seed=17, window=16
+    )
     steps = [(epoch, step) for epoch in (0, 1) for step in range(order.steps(epoch))]
     more = adapter.PackedOrder(large, of_large, 1024, cut=cut, batch=16, partial="drop", seed=3)
     lengths = [more.steps(0), more.steps(1)]
     return {
         "pad": {"window": order.window, "rows": [_by_row(*order.pieces(*at)) for at in steps]},
-        "defaults": {"window": more.window, "steps": lengths, "digest": digest(*more.pieces(1, 40))},
+        "defaults": {
+            "window": more.window,
+            "steps": lengths,
+            "digest": digest(*more.pieces(1, 40)),
+        },
     }
 
 
@@ -133,7 +150,9 @@ def budgeted() -> dict[str, Any]:
     for ranks in (1, 3):
         how = {"partial": "drop", "seed": 17, "window": 16}
         order = adapter.BudgetedOrder(adapter.blocks_of(_COUNTS), of_small, 20, ranks, 2, **how)
-        steps = [order.ordinals(epoch, step) for epoch in (0, 1) for step in range(order.steps(epoch))]
+        steps = [
+            order.ordinals(epoch, step) for epoch in (0, 1) for step in range(order.steps(epoch))
+        ]
         found[f"ranks {ranks}"] = {"window": order.window, "steps": steps}
     return found
 
@@ -153,11 +172,18 @@ def mixed() -> dict[str, Any]:
         ("shuffled, pad", 17, "pad"),
         ("file order", None, "short"),
     ):
-        order = adapter.MixedOrderOf(small, (5, 2, 3), seed, batch=9, partial=partial, until=60, window=24)
-        found[name] = [order.rows(epoch, step) for epoch in range(2) for step in range(order.steps(epoch))]
+        order = adapter.MixedOrderOf(
+            small, (5, 2, 3), seed, batch=9, partial=partial, until=60, window=24
+        )
+        found[name] = [
+            order.rows(epoch, step) for epoch in range(2) for step in range(order.steps(epoch))
+        ]
     large = [adapter.equal_blocks(300, 500, 60_000), adapter.equal_blocks(40, 700, 20_000)]
     order = adapter.MixedOrderOf(large, (4, 1), 3, batch=512, partial="drop", until="all")
-    found["defaults"] = [str(order.samples), *(digest(*order.where(*at)) for at in ((0, 0), (0, 100), (7, 13)))]
+    found["defaults"] = [
+        str(order.samples),
+        *(digest(*order.where(*at)) for at in ((0, 0), (0, 100), (7, 13))),
+    ]
     return found
 
 
@@ -171,4 +197,7 @@ def weighted() -> dict[str, Any]:
         "defaults": adapter.WeightedOrder(large, of_large, None, None, **how),
     }
     steps = [(epoch, step) for epoch in (0, 5) for step in range(5)]
-    return {name: [[order.ordinals(*at), digest(order.passes(*at))] for at in steps] for name, order in orders.items()}
+    return {
+        name: [[order.ordinals(*at), digest(order.passes(*at))] for at in steps]
+        for name, order in orders.items()
+    }

@@ -12,9 +12,14 @@ from rayingest.trainer.loader import Loader
 from rayingest.trainer.prefetch import DevicePrefetcher
 from rayingest.trainer.slots import SlotPool
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"
+)
 
-SHORT, LONG = 5_000_000, 500_000_000  # clock cycles: a few milliseconds, a quarter of a second or more
+SHORT, LONG = (
+    5_000_000,
+    500_000_000,
+)  # clock cycles: a few milliseconds, a quarter of a second or more
 ROWS, WIDTH = 64, 16 * 1024
 
 
@@ -42,7 +47,9 @@ class Source:
         image, index = make((ROWS, WIDTH), np.uint8), make((ROWS,), np.int64)
         image[...] = content(epoch * 100 + step)
         index[...] = np.arange(ROWS) + ROWS * step
-        return Batch(epoch, step, {"image": image, "__index__": index, "name": ["n"] * ROWS}, buffer=slot)
+        return Batch(
+            epoch, step, {"image": image, "__index__": index, "name": ["n"] * ROWS}, buffer=slot
+        )
 
     def stats(self):
         return {}
@@ -151,7 +158,8 @@ def test_contents_arrive_however_late_copies_and_kernels_are(device, backend, la
 
 
 @pytest.mark.parametrize(
-    ("broken", "late_consumer"), [(WithoutWait, 0), (SlotsGivenBackEarly, 0), (WithoutRecordStream, SHORT)]
+    ("broken", "late_consumer"),
+    [(WithoutWait, 0), (SlotsGivenBackEarly, 0), (WithoutRecordStream, SHORT)],
 )
 def test_each_broken_rule_shows(device, broken, late_consumer):
     """With one rule broken the same loop reads wrong bytes: the test above can fail."""
@@ -162,7 +170,9 @@ def test_next_does_not_wait_for_copies(device):
     """The host is given a batch while its copies are still held up on the copy stream."""
     backend = CudaBackend(device)
     prefetcher = DevicePrefetcher(Source(SlotPool(pin=True)).get, backend, 2)
-    for _ in range(5):  # memory for the slots and on the device exists from here on: making it may wait
+    for _ in range(
+        5
+    ):  # memory for the slots and on the device exists from here on: making it may wait
         prefetcher.next()
     torch.cuda.synchronize(device)
     with torch.cuda.stream(backend.copy_stream):
@@ -210,7 +220,9 @@ def test_normalising_runs_on_the_consumers_stream(device):
         streams.append(torch.cuda.current_stream(device))
         return image.float().div(255).sub(0.5)
 
-    prefetcher = DevicePrefetcher(Source(SlotPool(pin=True)).get, LateCopies(device), 2, {"image": normalise})
+    prefetcher = DevicePrefetcher(
+        Source(SlotPool(pin=True)).get, LateCopies(device), 2, {"image": normalise}
+    )
     consumer = torch.cuda.Stream(device=device)
     with torch.cuda.stream(consumer):
         for step in range(10):
@@ -258,7 +270,11 @@ def test_another_thread_may_iterate(device):
         stream = torch.cuda.Stream(device=device)
         with torch.cuda.stream(stream):
             for batch in loader:
-                found.append(bool((batch["image"].cpu() == torch.from_numpy(content(len(found)).copy())).all()))
+                found.append(
+                    bool(
+                        (batch["image"].cpu() == torch.from_numpy(content(len(found)).copy())).all()
+                    )
+                )
 
     with Loader(Source(None, Plan.steps), Plan(), device=device) as loader:
         thread = threading.Thread(target=consume)

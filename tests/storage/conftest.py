@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.s3_server import s3
-from tests.web import web
+from tests.support.s3_server import s3
+from tests.support.web import web
 
 __all__ = ["s3", "web"]

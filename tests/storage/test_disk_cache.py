@@ -12,8 +12,8 @@ import pytest
 import rayingest as ri
 from rayingest.storage.disk_cache import DiskCache
 from tests.storage.cache_user import BLOCK, BLOCKS
-from tests.streams import images, run, write_shards
-from tests.web import WebServer
+from tests.support.streams import images, run, write_shards
+from tests.support.web import WebServer
 
 
 def kept(folder: Path) -> list[Path]:
@@ -71,10 +71,16 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     assert cache.get("a") == bytes(100)
     cache.put("d", bytes(100))
     cache.put("large", bytes(400))
-    assert [name for name in ("a", "b", "c", "d", "large") if cache.get(name) is not None] == ["a", "c", "d"]
+    assert [name for name in ("a", "b", "c", "d", "large") if cache.get(name) is not None] == [
+        "a",
+        "c",
+        "d",
+    ]
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"x" + data[1:], lambda data: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: b"x" + data[1:], lambda data: b""]
+)
 def test_damage_counts_as_absent(tmp_path: Path, damage: object) -> None:
     """A file cut off or changed is removed; so is one of another range."""
     cache = DiskCache(str(tmp_path), 10_000)
@@ -94,7 +100,9 @@ def test_a_folder_has_one_limit(tmp_path: Path) -> None:
         ri.read_json("x.jsonl", cache_dir=tmp_path)
 
 
-def test_a_second_run_fetches_nothing_and_a_change_is_noticed(web: WebServer, tmp_path: Path) -> None:
+def test_a_second_run_fetches_nothing_and_a_change_is_noticed(
+    web: WebServer, tmp_path: Path
+) -> None:
     """The same batches, asking only whether the shards are what they were; the new ones once they are not."""
     write_shards(tmp_path / "data", [20, 30])
 
@@ -119,10 +127,15 @@ def test_a_second_run_fetches_nothing_and_a_change_is_noticed(web: WebServer, tm
     assert len(run(data)[0]) == 6
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_written_to_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """And not for every range; what is fetched is given all the same."""
     (tmp_path / "file").write_text("")
     cache = DiskCache(str(tmp_path / "file"), 1000)
     for key in ("a", "b"):
-        assert cache.through(key, [(0, 2), (2, 4)], lambda spans: [b"xy" for _ in spans]) == [b"xy", b"xy"]
+        assert cache.through(key, [(0, 2), (2, 4)], lambda spans: [b"xy" for _ in spans]) == [
+            b"xy",
+            b"xy",
+        ]
     assert caplog.text.count("keeps no more") == 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rayingest.errors import ConfigError
-from rayingest.plan.manifest import Manifest, ShardBlocks
+from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.storage import index_cache
 from rayingest.storage.index_cache import IndexCache, locked
 from rayingest.storage.urls import Listing
@@ -24,13 +24,17 @@ LISTING = Listing("/data/", ("a.tar", "b.tar"), (1000, 2000), ("17", "18"))
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(index_cache, "cache_folder", lambda: tmp_path / "home" / "rayingest" / "index")
+    monkeypatch.setattr(
+        index_cache, "cache_folder", lambda: tmp_path / "home" / "rayingest" / "index"
+    )
     return tmp_path / "home" / "rayingest"
 
 
 def manifest_of(listing: Listing) -> Manifest:
     blocks = [
-        ShardBlocks(*(np.array(x, np.int64) for x in ([0, 500], [500, 900], [3, i + 1], [400, 300])))
+        ShardBlocks(
+            *(np.array(x, np.int64) for x in ([0, 500], [500, 900], [3, i + 1], [400, 300]))
+        )
         for i in range(len(listing))
     ]
     return Manifest.join(listing.root, listing.paths, listing.sizes, listing.marks, blocks)
@@ -40,7 +44,9 @@ def cache_of(listing: Listing = LISTING, **kwargs: Any) -> IndexCache:
     return IndexCache(listing, "webdataset", 1 << 21, **kwargs)
 
 
-@pytest.mark.parametrize("where", ["default", "file", "folder", "new folder", "memory file", "memory folder"])
+@pytest.mark.parametrize(
+    "where", ["default", "file", "folder", "new folder", "memory file", "memory folder"]
+)
 def test_what_is_saved_is_loaded(where: str, tmp_path: Path, cache_home: Path) -> None:
     """In the user's cache folder, at a path or URL, or in a folder, with nothing left beside it."""
     fsspec.filesystem("memory").store.clear()
@@ -66,33 +72,48 @@ def test_what_is_saved_is_loaded(where: str, tmp_path: Path, cache_home: Path) -
     assert where != "default" or cache.location.startswith(str(cache_home))
 
 
-@pytest.mark.parametrize("change", ["marks", "sizes", "paths", "block_bytes", "format", "strict", "options", "version"])
-def test_any_change_makes_it_absent(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "change", ["marks", "sizes", "paths", "block_bytes", "format", "strict", "options", "version"]
+)
+def test_any_change_makes_it_absent(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the file is the same, as with `index=`."""
     index = str(tmp_path / "the.index")
     cache_of(index=index).save(manifest_of(LISTING))
     other = cache_of(index=index)
     if change in {"marks", "sizes", "paths"}:
         values = {"marks": ("17", "19"), "sizes": (1000, 2001), "paths": ("a.tar", "c.tar")}
-        other = dataclasses.replace(other, listing=dataclasses.replace(LISTING, **{change: values[change]}))
+        other = dataclasses.replace(
+            other, listing=dataclasses.replace(LISTING, **{change: values[change]})
+        )
     elif change == "version":
         monkeypatch.setattr(index_cache, "INDEX_VERSION", 2)
     else:
         name = {"format": "format_name"}.get(change, change)
-        value = {"block_bytes": 5, "format": "parquet", "strict": False, "options": {"max_expansion": 9}}[change]
+        value = {
+            "block_bytes": 5,
+            "format": "parquet",
+            "strict": False,
+            "options": {"max_expansion": 9},
+        }[change]
         other = dataclasses.replace(other, **{name: value})
     assert cache_of(index=index).load() is not None or change == "version"
     assert other.load() is None
 
 
-def test_damaged_files_are_absent_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_files_are_absent_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Cut anywhere, or with any byte changed: never loaded as something else."""
     cache = cache_of(index=str(tmp_path / "the.index"))
     cache.save(manifest_of(LISTING))
     path = Path(cache.location)
     whole = path.read_bytes()
     damaged = [whole[:cut] for cut in range(0, len(whole), 97)]
-    damaged += [whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1 :] for i in range(41, len(whole), 41)]
+    damaged += [
+        whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1 :] for i in range(41, len(whole), 41)
+    ]
     for data in damaged:
         path.write_bytes(data)
         caplog.clear()
@@ -105,7 +126,9 @@ def test_a_file_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
     """A wrong path given as `index` costs nobody their data; in the cache folder anything is replaced."""
     path = tmp_path / "train.jsonl"
     path.write_text('{"mine": 1}')
-    with pytest.raises(ConfigError, match=r"train\.jsonl is no index of rayingest, and is left as it is"):
+    with pytest.raises(
+        ConfigError, match=r"train\.jsonl is no index of rayingest, and is left as it is"
+    ):
         cache_of(index=str(path)).load()
     assert path.read_text() == '{"mine": 1}'
 
@@ -122,7 +145,9 @@ def test_no_credentials_are_stored_and_signatures_may_change(tmp_path: Path) -> 
     assert found.url(0) == "https://u:other@h/d/a.tar?sig=other"
 
 
-def test_unwritable_places_are_an_error_only_where_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_places_are_an_error_only_where_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The default folder is a convenience, `index=` an order."""
     (tmp_path / "home").write_text("a file where the folder should be")
     with pytest.raises(ConfigError, match="cannot write the index to"):
@@ -148,7 +173,10 @@ def test_of_several_processes_one_builds_and_the_others_reuse(tmp_path: Path) ->
     """Started together, they make one index."""
     context = multiprocessing.get_context("fork")
     barrier, built = context.Barrier(3), context.Queue()
-    processes = [context.Process(target=build_once, args=(str(tmp_path / "c"), barrier, built)) for _ in range(3)]
+    processes = [
+        context.Process(target=build_once, args=(str(tmp_path / "c"), barrier, built))
+        for _ in range(3)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -160,7 +188,12 @@ def test_of_several_processes_one_builds_and_the_others_reuse(tmp_path: Path) ->
 
 def test_a_lock_that_is_held_is_an_error_after_the_timeout() -> None:
     """And other keys are free meanwhile."""
-    with locked("k"), locked("other"), pytest.raises(ConfigError, match="more than 0 s"), locked("k", timeout=0):
+    with (
+        locked("k"),
+        locked("other"),
+        pytest.raises(ConfigError, match="more than 0 s"),
+        locked("k", timeout=0),
+    ):
         pass
     with locked("k", timeout=0):
         pass

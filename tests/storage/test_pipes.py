@@ -13,7 +13,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
 from rayingest.storage.pipes import listed, output
 from rayingest.storage.urls import list_shards
-from tests.streams import Step, rows, write_shards
+from tests.support.streams import Step, rows, write_shards
 
 ALLOWED = Storage(allow_pipe=True, deadline=20.0)
 
@@ -25,7 +25,9 @@ def shards(tmp_path: Path) -> Path:
 
 
 def steps(urls: str | list[str], **options: object) -> list[Step]:
-    data = ri.read_webdataset(urls, **options).select(i="json").map(number).batch(5, partial="short")  # type: ignore[arg-type]
+    data = (
+        ri.read_webdataset(urls, **options).select(i="json").map(number).batch(5, partial="short")
+    )  # type: ignore[arg-type]
     with data.loader(workers=0) as loader:
         return [rows(batch) for batch in loader]
 
@@ -64,8 +66,15 @@ def test_only_ranges_of_numbers_are_ours() -> None:
     """All other braces belong to the shell."""
     url = "pipe:for x in {a,b}; do awk '{print $1,$2}' ${HOME}/{08..11}.tar; done"
     names = [found.url for found in listed(ALLOWED, url)]
-    assert [name[name.index("/") :][:7] for name in names] == ["/08.tar", "/09.tar", "/10.tar", "/11.tar"]
-    assert all(name.startswith("pipe:for x in {a,b}; do awk '{print $1,$2}' ${HOME}/") for name in names)
+    assert [name[name.index("/") :][:7] for name in names] == [
+        "/08.tar",
+        "/09.tar",
+        "/10.tar",
+        "/11.tar",
+    ]
+    assert all(
+        name.startswith("pipe:for x in {a,b}; do awk '{print $1,$2}' ${HOME}/") for name in names
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,9 @@ def test_compressed_output_is_pointed_out(shards: Path) -> None:
     """With what to do."""
     with pytest.raises(ConfigError, match=r"writes gzip; let it end in `\| gzip -dc`"):
         steps(f"pipe:gzip -c {shards}/s-0000.tar", allow_pipe=True)
-    assert sum(map(len, steps(f"pipe:gzip -c {shards}/s-0000.tar | gzip -dc", allow_pipe=True))) == 9
+    assert (
+        sum(map(len, steps(f"pipe:gzip -c {shards}/s-0000.tar | gzip -dc", allow_pipe=True))) == 9
+    )
 
 
 def test_other_output_than_was_indexed_is_an_error(shards: Path, tmp_path: Path) -> None:
@@ -111,14 +122,20 @@ def test_other_output_than_was_indexed_is_an_error(shards: Path, tmp_path: Path)
     shard, first = tmp_path / "s.tar", (shards / "s-0000.tar").read_bytes()
     for other in (shards / "s-0001.tar", tmp_path / "larger" / "s-0000.tar"):
         shard.write_bytes(first)
-        with ri.read_webdataset(f"pipe:cat {shard}", allow_pipe=True).batch(1).loader(workers=0) as loader:
+        with (
+            ri.read_webdataset(f"pipe:cat {shard}", allow_pipe=True)
+            .batch(1)
+            .loader(workers=0) as loader
+        ):
             shard.write_bytes(other.read_bytes())
             with pytest.raises(DataError, match="changed since it was indexed") as caught:
                 next(iter(loader))
         assert caught.value.offset is not None
 
 
-def test_a_command_that_hangs_meets_the_deadline(wait_until: Callable[..., None], tmp_path: Path) -> None:
+def test_a_command_that_hangs_meets_the_deadline(
+    wait_until: Callable[..., None], tmp_path: Path
+) -> None:
     """And is ended, with all that it started."""
     hanging = Storage(allow_pipe=True, deadline=0.3)
     command = f"pipe:echo begun; sleep 100 & echo $! > {tmp_path}/pid; sleep 100"
@@ -133,7 +150,9 @@ def test_a_command_that_hangs_meets_the_deadline(wait_until: Callable[..., None]
         list(output(hanging, "pipe:exec >&-; sleep 100"))
 
 
-def test_nothing_is_left_of_a_reading_that_is_given_up(wait_until: Callable[..., None], tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_reading_that_is_given_up(
+    wait_until: Callable[..., None], tmp_path: Path
+) -> None:
     """No process and no open file."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     chunks = output(ALLOWED, f"pipe:echo $$ > {tmp_path}/pid; cat /dev/zero")

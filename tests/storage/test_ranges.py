@@ -9,12 +9,15 @@ from rayingest.storage.ranges import coalesced, cut
 
 DATA = bytes(range(200))
 RANGES = st.lists(
-    st.tuples(st.integers(0, 199), st.integers(0, 60)).map(lambda r: (r[0], min(200, sum(r)))), max_size=9
+    st.tuples(st.integers(0, 199), st.integers(0, 60)).map(lambda r: (r[0], min(200, sum(r)))),
+    max_size=9,
 )
 
 
 @given(RANGES, st.integers(0, 20), st.integers(1, 80))
-def test_what_is_cut_is_what_was_asked_for(ranges: list[tuple[int, int]], gap: int, most: int) -> None:
+def test_what_is_cut_is_what_was_asked_for(
+    ranges: list[tuple[int, int]], gap: int, most: int
+) -> None:
     """In any order, overlapping, empty."""
     spans = coalesced(ranges, gap, most)
     assert spans == sorted(set(spans))

@@ -45,7 +45,10 @@ def test_url_loses_user_password_and_query_values_only(url: str, shown: str) -> 
     ("command", "shown"),
     [
         ("cat /data/train-01.tar", "cat train-01.tar"),
-        ("/usr/bin/curl -H 'Authorization: Bearer SECRET' 'https://u:SECRET@h/x/a.tar?sig=SECRET&e=1'", "curl a.tar"),
+        (
+            "/usr/bin/curl -H 'Authorization: Bearer SECRET' 'https://u:SECRET@h/x/a.tar?sig=SECRET&e=1'",
+            "curl a.tar",
+        ),
         ("TOKEN=SECRET fetch --to=- b.tgz | gzip -dc", "*** b.tgz"),
         ("ssh host cat a.tar b.tar.gz", "ssh a.tar b.tar.gz"),
         ("", ""),
@@ -69,14 +72,22 @@ def test_text_is_redacted_wherever_urls_and_option_secrets_stand() -> None:
     ("options", "text"),
     [
         ({"key": "AKIASECRET", "secret": "SECRET"}, "AKIASECRET and SECRET"),
-        ({"client_kwargs": {"headers": {"X-Whatever": "Bearer SECRET"}}}, "'Bearer SECRET' or SECRET"),
+        (
+            {"client_kwargs": {"headers": {"X-Whatever": "Bearer SECRET"}}},
+            "'Bearer SECRET' or SECRET",
+        ),
         ({"auth": ("SECRET", "SECRETTOO")}, "SECRET:SECRETTOO"),
         ({"token": {"private_key": b"SECRET"}}, "b'SECRET'"),
-        ({"connection_string": "Protocol=https;AccountName=me;AccountKey=SECRET=="}, "key SECRET== is wrong"),
+        (
+            {"connection_string": "Protocol=https;AccountName=me;AccountKey=SECRET=="},
+            "key SECRET== is wrong",
+        ),
         ({"sas_token": ["SECRET"]}, "?SECRET"),
     ],
 )
-def test_all_text_in_options_is_a_secret_unless_known_to_be_none(options: dict[str, Any], text: str) -> None:
+def test_all_text_in_options_is_a_secret_unless_known_to_be_none(
+    options: dict[str, Any], text: str
+) -> None:
     """However deep, in lists too, and the parts of what is put together."""
     assert "SECRET" not in redact_text(text, options)
     harmless = {**options, "endpoint_url": "http://minio", "region_name": "eu-west-1", "anon": True}
@@ -100,7 +111,24 @@ def test_a_url_in_text_begins_at_the_first_letter_of_its_word(text: str, shown: 
 
 
 @pytest.mark.parametrize(
-    "part", ["0a", "a", "é1", "a://", "://", "a::", ":", "::a://", "?", "?a=", "a?&", "@:/", "a:/", "a ", "a://'"]
+    "part",
+    [
+        "0a",
+        "a",
+        "é1",
+        "a://",
+        "://",
+        "a::",
+        ":",
+        "::a://",
+        "?",
+        "?a=",
+        "a?&",
+        "@:/",
+        "a:/",
+        "a ",
+        "a://'",
+    ],
 )
 def test_text_is_gone_through_once(part: str) -> None:
     """Whatever it is of: a million characters would take hours where each begins another search."""
@@ -109,7 +137,9 @@ def test_text_is_gone_through_once(part: str) -> None:
     redact_text("https://h/" + text)
 
 
-@pytest.mark.parametrize("secret", ["https://u:SECRET@h", "SECRET", "https://h/?a=" + "SECRET" * 1000])
+@pytest.mark.parametrize(
+    "secret", ["https://u:SECRET@h", "SECRET", "https://h/?a=" + "SECRET" * 1000]
+)
 def test_a_long_text_is_cut_and_no_credential_with_it(secret: str) -> None:
     """Half of one would not be known for what it is, wherever the cut falls."""
     for before in range(1980, 2000):
@@ -160,10 +190,15 @@ def test_an_s3_url_with_a_password_is_refused_unlogged(
     user: str, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No library of S3 knows such URLs: it would be asked for a bucket of that name, again and again."""
-    with caplog.at_level(logging.DEBUG), pytest.raises(ConfigError, match="storage_options=") as caught:
+    with (
+        caplog.at_level(logging.DEBUG),
+        pytest.raises(ConfigError, match="storage_options=") as caught,
+    ):
         Storage().size(f"{scheme}://{user}@bucket/d/a.tar")
     assert f"{scheme}://bucket/d/a.tar" in str(caught.value)
-    assert not any(part in caplog.text + str(caught.value) for part in user.replace("/", ":").split(":"))
+    assert not any(
+        part in caplog.text + str(caught.value) for part in user.replace("/", ":").split(":")
+    )
 
 
 @pytest.mark.parametrize(

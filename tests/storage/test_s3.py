@@ -10,14 +10,19 @@ import pytest
 import rayingest as ri
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import list_shards
-from tests.s3_server import KEY, SECRET, S3Server
-from tests.streams import augment, run, write_shards
-from tests.web import WebServer
+from tests.support.s3_server import KEY, SECRET, S3Server
+from tests.support.streams import augment, run, write_shards
+from tests.support.web import WebServer
 
 
 def described(urls: Any, index: Path, options: dict[str, Any] | None = None) -> Any:
     data = ri.read_webdataset(urls, block_bytes=8192, index=index, storage_options=options)
-    return data.decode(png=ri.images.RandomResizedCrop(8)).map(augment).shuffle(seed=3, window=64).batch(8)
+    return (
+        data.decode(png=ri.images.RandomResizedCrop(8))
+        .map(augment)
+        .shuffle(seed=3, window=64)
+        .batch(8)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,9 @@ def test_s3_gives_what_local_files_give(s3: S3Server, local: Path, tmp_path: Pat
     assert steps == run(described(str(local / "*.tar"), tmp_path / "local.arrow"), epochs=2)[0]
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not any(
-        secret in text for secret in (KEY, SECRET) for text in (kept.decode("latin-1"), str(state), repr(ours))
+        secret in text
+        for secret in (KEY, SECRET)
+        for text in (kept.decode("latin-1"), str(state), repr(ours))
     )
     assert run(ours, state=state, steps=1)[0]
 
@@ -67,16 +74,22 @@ def test_a_bucket_that_is_not_there_is_told_at_once(s3: S3Server, name: str) -> 
     """As a match of nothing, without another try, and with the secret in no message."""
     s3.put("bucket", "somewhere", b"")
     storage = Storage(s3.options)
-    with pytest.raises(ri.ConfigError, match=r"s3://nowhere/.*nearby there are: .*s3://bucket") as caught:
+    with pytest.raises(
+        ri.ConfigError, match=r"s3://nowhere/.*nearby there are: .*s3://bucket"
+    ) as caught:
         list_shards(f"s3://nowhere/{name}", suffixes=[".tar"], storage=storage)
     assert SECRET not in str(caught.value)
-    assert storage.tally.retries == 0
+    assert storage.counters.retries == 0
 
 
 def test_nobody_at_the_endpoint_is_told_after_tries_of_ours_alone(s3: S3Server) -> None:
     """And with the address."""
-    storage = Storage({**s3.options, "endpoint_url": "http://127.0.0.1:9"}, attempts=2, first_wait=0)
-    with pytest.raises(ri.DataError, match=r"tried 2 times.*Could not connect to the endpoint.*127.0.0.1:9"):
+    storage = Storage(
+        {**s3.options, "endpoint_url": "http://127.0.0.1:9"}, attempts=2, first_wait=0
+    )
+    with pytest.raises(
+        ri.DataError, match=r"tried 2 times.*Could not connect to the endpoint.*127.0.0.1:9"
+    ):
         storage.read_all("s3://bucket/a.tar")
     fs, _ = storage.filesystem("s3://bucket/a.tar")
     assert fs.config_kwargs["retries"]["total_max_attempts"] == 1
@@ -86,18 +99,28 @@ def test_names_with_characters_of_globs_are_written_in_brackets(s3: S3Server) ->
     """An object's name is no glob only if it has none of them; braces have a backslash before them."""
     for name in ("[z].jsonl", "z.jsonl", "{1,2}.jsonl"):
         s3.put("globs", name, b'{"x": 1}')
-    for url, found in {"[z].jsonl": "z.jsonl", "[[]z].jsonl": "[z].jsonl", r"\{1,2\}.jsonl": "{1,2}.jsonl"}.items():
-        assert list_shards(f"s3://globs/{url}", suffixes=[".jsonl"], storage_options=s3.options).paths == (found,)
+    for url, found in {
+        "[z].jsonl": "z.jsonl",
+        "[[]z].jsonl": "[z].jsonl",
+        r"\{1,2\}.jsonl": "{1,2}.jsonl",
+    }.items():
+        assert list_shards(
+            f"s3://globs/{url}", suffixes=[".jsonl"], storage_options=s3.options
+        ).paths == (found,)
 
 
 def test_s3_has_a_connection_for_every_read() -> None:
     """More than botocore's ten, beside what a user asks for, and unless the user asks for another number."""
     for given in ({}, {"connect_timeout": 7}, {"max_pool_connections": 5}):
-        fs, _ = Storage({"key": KEY, "secret": SECRET, "config_kwargs": given}).filesystem("s3://bucket/name")
+        fs, _ = Storage({"key": KEY, "secret": SECRET, "config_kwargs": given}).filesystem(
+            "s3://bucket/name"
+        )
         assert fs.config_kwargs.items() >= {"max_pool_connections": 64, **given}.items()
 
 
-def test_web_servers_give_what_local_files_give(web: WebServer, local: Path, tmp_path: Path) -> None:
+def test_web_servers_give_what_local_files_give(
+    web: WebServer, local: Path, tmp_path: Path
+) -> None:
     """By names, through failures that pass; what is asked for is whole blocks, side by side where more are needed."""
     web.files = {f"/{path.name}": path.read_bytes() for path in local.glob("*.tar")}
     web.failures = [503, 429]

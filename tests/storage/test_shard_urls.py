@@ -26,7 +26,15 @@ def listed(urls: Any, **kwargs: Any) -> Listing:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    for name in ["a-0.tar", "a-1.tar", "a-2.tar", "sub/b.TAR", "sub/deep/c.tar.gz", "README.md", "sub/index.json"]:
+    for name in [
+        "a-0.tar",
+        "a-1.tar",
+        "a-2.tar",
+        "sub/b.TAR",
+        "sub/deep/c.tar.gz",
+        "README.md",
+        "sub/index.json",
+    ]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
@@ -65,7 +73,8 @@ def test_remote_folder_gives_the_same_shards(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["a-*.tar", "a-?.tar", "a-{0..2}.tar", "a-{2,0,1}.tar", "{a-0,a-[12]}.tar", "a-[0-9]*"]
+    "pattern",
+    ["a-*.tar", "a-?.tar", "a-{0..2}.tar", "a-{2,0,1}.tar", "{a-0,a-[12]}.tar", "a-[0-9]*"],
 )
 def test_globs_and_braces_are_sorted_by_url(shards: Path, bucket: str, pattern: str) -> None:
     """One string is a set of shards, in the order of their URLs, locally and elsewhere."""
@@ -89,7 +98,9 @@ def test_single_file_is_taken_whatever_its_name(shards: Path, bucket: str) -> No
     assert listed(os.path.relpath(shards / "a-0.tar")).root == f"{shards}/"
 
 
-def test_large_brace_ranges_of_remote_files_cost_one_listing(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_brace_ranges_of_remote_files_cost_one_listing(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not one call per file."""
     fs = fsspec.filesystem("memory")
     for i in range(300):
@@ -105,7 +116,9 @@ def test_large_brace_ranges_of_remote_files_cost_one_listing(bucket: str, monkey
 def test_missing_files_of_a_brace_range_are_named(shards: Path, bucket: str) -> None:
     """A gap is an error, never a shorter data set."""
     for base in (str(shards), bucket):
-        with pytest.raises(ConfigError, match=r"2 of the 5 names .* match no file: .*/a-3\.tar, .*/a-4\.tar"):
+        with pytest.raises(
+            ConfigError, match=r"2 of the 5 names .* match no file: .*/a-3\.tar, .*/a-4\.tar"
+        ):
             listed(f"{base}/a-{{0..4}}.tar")
         with pytest.raises(ConfigError, match=r"9 of the 12 names"):
             listed(f"{base}/a-{{0..11}}.tar")
@@ -136,7 +149,9 @@ def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) 
     with pytest.raises(ConfigError, match=r"matches no file .*\.tar, \.tar\.gz"):
         listed(shards / "empty")
     (shards / "a-3.tar").mkdir()
-    with pytest.raises(ConfigError, match=r"match no file: .*/a-3\.tar \(of a folder, files ending in \.tar"):
+    with pytest.raises(
+        ConfigError, match=r"match no file: .*/a-3\.tar \(of a folder, files ending in \.tar"
+    ):
         listed(f"{shards}/a-{{0..3}}.tar")
     with pytest.raises(ConfigError, match="list of URLs is empty"):
         listed([])
@@ -167,13 +182,21 @@ def test_existing_path_with_pattern_letters_is_itself(tmp_path: Path) -> None:
     assert listed(tmp_path / "run{1,2}[x].tar").paths == ("run{1,2}[x].tar",)
 
 
-def test_two_colons_in_a_local_name_are_no_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_colons_in_a_local_name_are_no_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a file, by any of its names, of one in a folder, and of a folder; a bare protocol before them is one still."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d::1").mkdir()
     for name in ("a::b.jsonl", "d::1/c::zip.jsonl"):
         (tmp_path / name).write_text('{"n": 1}\n')
-    names = ["a::b.jsonl", "./a::b.jsonl", tmp_path / "a::b.jsonl", f"file://{tmp_path}/a::b.jsonl", "./a::?.jsonl"]
+    names = [
+        "a::b.jsonl",
+        "./a::b.jsonl",
+        tmp_path / "a::b.jsonl",
+        f"file://{tmp_path}/a::b.jsonl",
+        "./a::?.jsonl",
+    ]
     for url in [*names, "d::1", "./d::1/*.jsonl"]:
         with ri.read_json(url).batch(1).loader(workers=0) as loader:
             assert len(list(loader)) == 1
@@ -197,7 +220,13 @@ def test_links_are_followed_and_loops_end(tmp_path: Path, shards: Path) -> None:
 
 def ways_to_name(folder: Path) -> list[Any]:
     """All that mean the shards of the folder, of which `a-1.tar` is one."""
-    return [folder, f"{folder}/*.tar", f"{folder}/**", f"{folder}/a-{{0..2}}.tar", [folder / "a-1.tar"]]
+    return [
+        folder,
+        f"{folder}/*.tar",
+        f"{folder}/**",
+        f"{folder}/a-{{0..2}}.tar",
+        [folder / "a-1.tar"],
+    ]
 
 
 def test_a_link_that_leads_nowhere_is_an_error(shards: Path) -> None:
@@ -209,7 +238,10 @@ def test_a_link_that_leads_nowhere_is_an_error(shards: Path) -> None:
     for urls in ways_to_name(shards):
         with pytest.raises(ConfigError) as caught:
             listed(urls)
-        assert f"{shards}/a-1.tar is a link to {shards}/unmounted/key, which does not exist: fetch" in str(caught.value)
+        assert (
+            f"{shards}/a-1.tar is a link to {shards}/unmounted/key, which does not exist: fetch"
+            in str(caught.value)
+        )
     (shards / "unmounted").mkdir()
     (shards / "unmounted" / "key").write_bytes(b"fetched")
     assert listed(shards).sizes[1] == len(b"fetched")
@@ -218,7 +250,9 @@ def test_a_link_that_leads_nowhere_is_an_error(shards: Path) -> None:
 def test_a_link_to_a_folder_that_is_not_there_is_an_error(shards: Path) -> None:
     """All that was in it would be missing."""
     (shards / "part-2").symlink_to("/unmounted/part-2")
-    with pytest.raises(ConfigError, match=r"/part-2 is a link to /unmounted/part-2, which does not exist"):
+    with pytest.raises(
+        ConfigError, match=r"/part-2 is a link to /unmounted/part-2, which does not exist"
+    ):
         listed(shards)
 
 
@@ -238,7 +272,9 @@ def test_a_pipe_in_the_place_of_a_shard_is_an_error(shards: Path) -> None:
     (shards / "a-1.tar").unlink()
     os.mkfifo(shards / "a-1.tar")
     for urls in ways_to_name(shards):
-        with pytest.raises(ConfigError, match=r"a-1\.tar is a pipe, a socket or a device, and only files"):
+        with pytest.raises(
+            ConfigError, match=r"a-1\.tar is a pipe, a socket or a device, and only files"
+        ):
             listed(urls)
     (shards / "a-1.tar").rename(shards / "control")
     assert listed(shards).paths == tuple(path for path in ALL if path != "a-1.tar")
@@ -255,7 +291,9 @@ def test_a_folder_called_like_a_shard_is_not_left_out_of_a_glob(shards: Path) ->
     (shards / "a-1.tar" / "part.tar").write_bytes(b"x")
     for base in (str(shards), "memory://bucket"):
         for pattern in ("*.tar", "*", "a-{0,1}*"):
-            with pytest.raises(ConfigError, match=rf"{base}/a-1\.tar is a folder, and a glob takes files only"):
+            with pytest.raises(
+                ConfigError, match=rf"{base}/a-1\.tar is a folder, and a glob takes files only"
+            ):
                 listed(f"{base}/{pattern}")
         for pattern in ("**/*.tar", "a-{0,1}.tar"):
             assert {"a-0.tar", "a-1.tar/part.tar"} <= set(listed(f"{base}/{pattern}").paths)
@@ -286,7 +324,9 @@ def test_a_server_that_does_not_answer_is_not_an_empty_match(urls: str) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and not listening
         base = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(DataError, match=r"tried 2 times.*Cannot connect to host 127\.0\.0\.1") as caught:
+        with pytest.raises(
+            DataError, match=r"tried 2 times.*Cannot connect to host 127\.0\.0\.1"
+        ) as caught:
             listed(f"{base}/{urls}", storage=Storage(attempts=2, first_wait=0.0))
     assert caught.value.transient
     assert str(caught.value.shard).startswith(base)
@@ -301,11 +341,16 @@ def test_a_server_that_does_not_answer_is_not_an_empty_match(urls: str) -> None:
         ({"headers": "X-Key: hunter2"}, "Error: "),
     ],
 )
-def test_an_option_that_a_library_does_not_take_is_not_an_empty_match(web: Any, options: Any, said: str) -> None:
+def test_an_option_that_a_library_does_not_take_is_not_an_empty_match(
+    web: Any, options: Any, said: str
+) -> None:
     """The file is there, and nobody looked: what is told is the option, at once."""
     web.files = {"/d/a.tar": b"a", "/d/": b'<a href="a.tar">a</a>'}
     storage = Storage(options)
-    looks = [partial(listed, f"{web.url}/d/{name}", storage=storage) for name in ("a.tar", "*.tar", "{a,b}.tar", "")]
+    looks = [
+        partial(listed, f"{web.url}/d/{name}", storage=storage)
+        for name in ("a.tar", "*.tar", "{a,b}.tar", "")
+    ]
     for look in [*looks, lambda: storage.size(f"{web.url}/d/a.tar")]:
         with pytest.raises(ConfigError, match=said) as caught:
             look()

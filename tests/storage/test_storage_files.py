@@ -29,7 +29,9 @@ class Unsteady(MemoryFileSystem):
     answer = threading.Event()
     calls = 0
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
+    ) -> bytes:
         type(self).calls += 1
         if self.failures:
             raise self.failures.pop(0)
@@ -66,7 +68,11 @@ def test_reads_are_exact_everywhere(url: str) -> None:
     assert storage.size(url) == len(DATA)
     assert storage.read_all(url) == DATA
     assert storage.read_range(url, 3, 700) == DATA[3:700]
-    assert storage.read_ranges(url, [(0, 5), (9, 9), (100, len(DATA))], len(DATA)) == [DATA[:5], b"", DATA[100:]]
+    assert storage.read_ranges(url, [(0, 5), (9, 9), (100, len(DATA))], len(DATA)) == [
+        DATA[:5],
+        b"",
+        DATA[100:],
+    ]
     for buffer in (None, 0, 100):
         with storage.open(url, buffer=buffer) as file:
             assert file.read(10) == DATA[:10]
@@ -83,7 +89,9 @@ def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
     assert caught.value.shard == url
     assert caught.value.offset == len(DATA) - 5
     assert not caught.value.transient
-    with pytest.raises(DataError, match=rf"changed since it was indexed: 7 bytes then, {len(DATA)} now"):
+    with pytest.raises(
+        DataError, match=rf"changed since it was indexed: 7 bytes then, {len(DATA)} now"
+    ):
         Storage().read_ranges(url, [(0, 5)], 7)
 
 
@@ -127,7 +135,9 @@ def test_transient_failures_are_tried_again(unsteady: type[Unsteady]) -> None:
 
 def test_lasting_failures_end_in_an_error_without_credentials(unsteady: type[Unsteady]) -> None:
     """After the agreed number of tries, the cause told and the secrets not."""
-    unsteady.failures = [OSError("GET https://u:hunter2@h/x?sig=hunter2 with SECRETSECRET") for _ in range(9)]
+    unsteady.failures = [
+        OSError("GET https://u:hunter2@h/x?sig=hunter2 with SECRETSECRET") for _ in range(9)
+    ]
     storage = Storage({"secret": "SECRETSECRET"}, attempts=3, first_wait=0.0)
     with pytest.raises(DataError, match=r"GET https://h/x\?sig=\*\*\*") as caught:
         storage.read_all("unsteady://x")
@@ -147,11 +157,15 @@ def test_refused_access_is_a_config_error_at_once(unsteady: type[Unsteady]) -> N
     assert unsteady.calls == 1
 
 
-def test_options_that_the_library_cannot_work_with_are_config_errors(unsteady: type[Unsteady]) -> None:
+def test_options_that_the_library_cannot_work_with_are_config_errors(
+    unsteady: type[Unsteady],
+) -> None:
     """At once, and not as whatever the library raises."""
     for error in (ValueError("both SECRETSECRET"), TypeError("no"), NotImplementedError("none")):
         unsteady.failures = [error]
-        with pytest.raises(ConfigError, match=rf"cannot read unsteady://x: {type(error).__name__}: ") as caught:
+        with pytest.raises(
+            ConfigError, match=rf"cannot read unsteady://x: {type(error).__name__}: "
+        ) as caught:
             Storage({"secret": "SECRETSECRET"}, first_wait=60.0).read_all("unsteady://x")
         assert "SECRET" not in str(caught.value)
 
@@ -165,14 +179,21 @@ def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unstea
     assert unsteady.calls <= 3
 
 
-def test_a_local_disk_that_does_not_answer_meets_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_disk_that_does_not_answer_meets_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a network's file system may, whose server is gone: each try's thread is left behind."""
     path = tmp_path / "x"
     path.write_bytes(DATA)
     storage, answer = Storage(first_wait=0.0, deadline=0.1), threading.Event()
     monkeypatch.setattr(local_files, "open_file", lambda *args, **kwargs: answer.wait())
     monkeypatch.setattr("os.stat", lambda *args, **kwargs: answer.wait())
-    for operation in (storage.open, storage.read_all, storage.size, lambda url: storage.read_range(url, 0, 9)):
+    for operation in (
+        storage.open,
+        storage.read_all,
+        storage.size,
+        lambda url: storage.read_range(url, 0, 9),
+    ):
         with pytest.raises(DataError, match="no answer within") as caught:
             operation(str(path))
         assert caught.value.transient
@@ -199,7 +220,8 @@ def test_threads_that_wait_for_storage_serve_again_and_end(tmp_path: Path, wait_
 
 
 @pytest.mark.parametrize(
-    ("make", "words"), [(os.mkfifo, "a pipe, a socket or a device"), (os.mkdir, "a folder is in the file's place")]
+    ("make", "words"),
+    [(os.mkfifo, "a pipe, a socket or a device"), (os.mkdir, "a folder is in the file's place")],
 )
 def test_what_is_no_file_is_an_error_at_once(tmp_path: Path, make: Any, words: str) -> None:
     """Nobody may ever write to a pipe."""

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from fake_source import STEPS, Plan, Source
-from recorded_backend import RecordedBackend
 
 import rayingest.trainer.loader as loader_module
 from rayingest.trainer import Loader, SlotPool
+from tests.trainer.fake_source import STEPS, Plan, Source
+from tests.trainer.recorded_backend import RecordedBackend
 
 
 @pytest.fixture(params=["cpu", "cpu, slots", "device"])
@@ -17,8 +17,12 @@ def make(request, monkeypatch):
         pool = None if request.param == "cpu" else SlotPool()
         source = Source(steps, pool, failing)
         if request.param == "device":
-            monkeypatch.setattr(loader_module, "resolve_device", lambda device: torch.device("cuda", 0))
-            monkeypatch.setattr(loader_module, "CudaBackend", lambda device: RecordedBackend(eager=True))
+            monkeypatch.setattr(
+                loader_module, "resolve_device", lambda device: torch.device("cuda", 0)
+            )
+            monkeypatch.setattr(
+                loader_module, "CudaBackend", lambda device: RecordedBackend(eager=True)
+            )
             options["prefetch"] = 2
         return Loader(source, Plan(steps), slots=pool, **options), source
 

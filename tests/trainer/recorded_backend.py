@@ -74,9 +74,14 @@ class RecordedBackend:
 
     def copy(self, host: torch.Tensor) -> torch.Tensor:
         self.log.append(("copy", self.copy_stream.name))
-        address, nbytes = host.data_ptr(), host.nbytes  # an address, as a device has it: holds nothing alive
+        address, nbytes = (
+            host.data_ptr(),
+            host.nbytes,
+        )  # an address, as a device has it: holds nothing alive
         tensor, block = self._allocate(nbytes, self.copy_stream)
-        self.copy_stream.add(lambda: np.copyto(block, np.frombuffer(ctypes.string_at(address, nbytes), np.uint8)))
+        self.copy_stream.add(
+            lambda: np.copyto(block, np.frombuffer(ctypes.string_at(address, nbytes), np.uint8))
+        )
         self._progress()
         return tensor.view(host.dtype).view(host.shape)
 
@@ -164,14 +169,18 @@ class WritingSource:
         index[...] = np.arange(self.rows) + self.step * self.rows
         names = [f"{self.step}-{row}" for row in range(self.rows)]
         self.step += 1
-        return Batch(0, self.step - 1, {"image": image, "__index__": index, "name": names}, buffer=slot)
+        return Batch(
+            0, self.step - 1, {"image": image, "__index__": index, "name": names}, buffer=slot
+        )
 
     def expected(self, step: int, more: int = 0) -> tuple[bytes, bytes]:
         index = np.arange(self.rows) + step * self.rows
         return bytes([step + more] * self.rows * self.width), index.astype(np.int64).tobytes()
 
 
-def drive(backend: RecordedBackend, schedule: Callable[[RecordedBackend], object], steps: int = 24) -> KeepingPool:
+def drive(
+    backend: RecordedBackend, schedule: Callable[[RecordedBackend], object], steps: int = 24
+) -> KeepingPool:
     """Run a loop over a prefetcher, the device going on as `schedule` says after each step, and check what was read."""
     pool = KeepingPool()
     source = WritingSource(pool)

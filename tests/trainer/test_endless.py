@@ -1,11 +1,11 @@
 """A loader over an epoch of which nobody knows when it ends."""
 
 import pytest
-from fake_source import Plan, Source, xs
 
 from rayingest.errors import ConfigError, EndOfStreamError
 from rayingest.plan.protocols import ENDLESS
 from rayingest.trainer import Loader
+from tests.trainer.fake_source import Plan, Source, xs
 
 
 class Tail(Source):

@@ -4,13 +4,13 @@ import io
 import json
 
 import pytest
-from fake_source import STEPS, Plan, Source, epoch_of, xs
 from rich.console import Console
 from rich.progress import Progress
 from tqdm import tqdm
 
 from rayingest.errors import ConfigError, StateError
 from rayingest.trainer import Loader
+from tests.trainer.fake_source import STEPS, Plan, Source, epoch_of, xs
 
 
 def test_passes_follow_each_other_without_a_restart(make):

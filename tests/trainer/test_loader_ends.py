@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import torch
-from fake_source import STEPS, Plan, Source, epoch_of, xs
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.trainer import Loader, SlotPool
+from tests.trainer.fake_source import STEPS, Plan, Source, epoch_of, xs
 
 
 def test_an_error_comes_at_its_step_and_the_position_stays(make):
@@ -66,7 +66,10 @@ def test_an_error_ahead_of_a_break_is_never_raised(make):
 def test_a_source_that_cannot_start_leaves_the_pass_to_be_tried_again(make):
     """A failing start is no pass."""
     loader, source = make()
-    start, source.start = source.start, lambda epoch, step: (_ for _ in ()).throw(IngestError("no workers"))
+    start, source.start = (
+        source.start,
+        lambda epoch, step: (_ for _ in ()).throw(IngestError("no workers")),
+    )
     with pytest.raises(IngestError, match="no workers"):
         iter(loader)
     source.start = start
@@ -206,5 +209,7 @@ def test_batches_are_the_users_to_keep_and_to_change():
 def test_the_trainer_needs_neither_ray_nor_pyarrow():
     """A fresh interpreter that imports it has loaded neither."""
     code = "import sys, rayingest.trainer; print(sorted({'ray', 'pyarrow'} & set(sys.modules)))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"

@@ -5,12 +5,18 @@ import gc
 import numpy as np
 import pytest
 import torch
-from recorded_backend import KeepingPool, RecordedBackend, RecordedEvent, WritingSource, drive
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.protocols import Batch
 from rayingest.trainer.prefetch import DevicePrefetcher, HostBatches, host_value
 from rayingest.trainer.slots import SlotPool
+from tests.trainer.recorded_backend import (
+    KeepingPool,
+    RecordedBackend,
+    RecordedEvent,
+    WritingSource,
+    drive,
+)
 
 
 def nothing(backend):
@@ -108,7 +114,14 @@ class SlotsGivenBackEarly(RecordedBackend):
 
 
 @pytest.mark.parametrize(
-    "broken", [WithoutWait, WaitOnTheWrongStream, WithoutRecordStream, EventBeforeTheCopies, SlotsGivenBackEarly]
+    "broken",
+    [
+        WithoutWait,
+        WaitOnTheWrongStream,
+        WithoutRecordStream,
+        EventBeforeTheCopies,
+        SlotsGivenBackEarly,
+    ],
 )
 def test_each_broken_rule_is_noticed(broken):
     """The check above fails when one rule is broken: it holds the rules, not just the happy path."""
@@ -306,13 +319,21 @@ def test_awkward_arrays_become_writable_tensors():
     frozen = np.arange(4)
     frozen.flags.writeable = False
     odd = np.zeros(4, np.dtype([("a", "<i4"), ("b", "u1")]))["a"]
-    for array in (frozen, np.arange(4, dtype=">u2"), np.arange(4)[::-1], odd, np.broadcast_to(np.float32(3), (2, 2))):
+    for array in (
+        frozen,
+        np.arange(4, dtype=">u2"),
+        np.arange(4)[::-1],
+        odd,
+        np.broadcast_to(np.float32(3), (2, 2)),
+    ):
         tensor = host_value(array)
         assert np.array_equal(tensor.numpy(), array)
         tensor[...] = 1
 
 
-@pytest.mark.parametrize("array", [np.array(["a"]), np.array([b"a"]), np.array([None]), np.array(["2020"], "M8[D]")])
+@pytest.mark.parametrize(
+    "array", [np.array(["a"]), np.array([b"a"]), np.array([None]), np.array(["2020"], "M8[D]")]
+)
 def test_arrays_without_a_torch_dtype_stay(array):
     """Text, bytes, objects and dates are handed out as they came."""
     assert host_value(array) is array

@@ -93,7 +93,13 @@ def test_arrays_are_aligned_writable_and_apart():
     slot = SlotPool().lease(4096)
     arrays = [
         slot.array(shape, dtype)
-        for shape, dtype in [((3,), "u1"), ((5, 7), np.float32), ((), np.int64), ((0, 4), "f8"), ((2, 1, 3), np.bool_)]
+        for shape, dtype in [
+            ((3,), "u1"),
+            ((5, 7), np.float32),
+            ((), np.int64),
+            ((0, 4), "f8"),
+            ((2, 1, 3), np.bool_),
+        ]
     ]
     assert all(array.ctypes.data % 64 == 0 for array in arrays)
     assert all(array.flags.writeable and array.flags.c_contiguous for array in arrays)
@@ -110,7 +116,11 @@ def test_more_than_was_leased_goes_into_a_further_arena():
     arrays = [slot.array((50_000,), np.uint8) for _ in range(5)]
     for number, array in enumerate(arrays):
         array[...] = number
-    assert [int(array[0]) for array in arrays] == [int(array[-1]) for array in arrays] == [0, 1, 2, 3, 4]
+    assert (
+        [int(array[0]) for array in arrays]
+        == [int(array[-1]) for array in arrays]
+        == [0, 1, 2, 3, 4]
+    )
     assert pool.slots == 5
     del slot, array
     arrays.clear()

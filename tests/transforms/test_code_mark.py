@@ -61,7 +61,10 @@ def test_code_marks_change_with_the_code():
     marks = [Pipeline(stages, 0).code_mark for stages in descriptions]
     assert len(set(marks)) == len(descriptions)
     assert Pipeline((), 0, collate=len).code_mark not in marks
-    assert marks == [cloudpickle.loads(cloudpickle.dumps(Pipeline(stages, 5))).code_mark for stages in descriptions]
+    assert marks == [
+        cloudpickle.loads(cloudpickle.dumps(Pipeline(stages, 5))).code_mark
+        for stages in descriptions
+    ]
 
 
 def test_code_marks_are_the_same_in_every_process():

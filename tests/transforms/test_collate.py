@@ -31,7 +31,11 @@ def same(a, b) -> bool:
         if isinstance(a[name], list) or isinstance(b[name], list):
             if type(a[name]) is not type(b[name]) or repr(a[name]) != repr(b[name]):
                 return False
-        elif (a[name].dtype, a[name].shape, a[name].tobytes()) != (b[name].dtype, b[name].shape, b[name].tobytes()):
+        elif (a[name].dtype, a[name].shape, a[name].tobytes()) != (
+            b[name].dtype,
+            b[name].shape,
+            b[name].tobytes(),
+        ):
             return False
     return True
 
@@ -95,7 +99,11 @@ def test_arrays_written_in_place_are_not_copied():
     written = [(whole, views)]
     samples = [{"x": view} for view in views]
     assert columns_of(samples, written=written)["x"] is whole
-    for other in ([samples[0], samples[2], samples[1]], samples[:2], [*samples[:2], {"x": np.zeros((2, 2), np.uint8)}]):
+    for other in (
+        [samples[0], samples[2], samples[1]],
+        samples[:2],
+        [*samples[:2], {"x": np.zeros((2, 2), np.uint8)}],
+    ):
         column = columns_of(other, written=written)["x"]
         assert column is not whole
         np.testing.assert_array_equal(column, np.stack([sample["x"] for sample in other]))
@@ -107,16 +115,24 @@ def test_arrays_written_in_place_are_not_copied():
 
 
 NUMBERS = st.one_of(
-    st.integers(-(1 << 53), 1 << 53), st.floats(width=64), st.booleans(), hnp.from_dtype(np.dtype(np.float32))
+    st.integers(-(1 << 53), 1 << 53),
+    st.floats(width=64),
+    st.booleans(),
+    hnp.from_dtype(np.dtype(np.float32)),
 )
 DTYPES = st.sampled_from(
-    [np.dtype(code) for code in ("?", "i1", "u1", "i2", "u2", "i4", ">i4", "i8", "u8", "f2", "f4", "f8")]
+    [
+        np.dtype(code)
+        for code in ("?", "i1", "u1", "i2", "u2", "i4", ">i4", "i8", "u8", "f2", "f4", "f8")
+    ]
 )
 FIELDS = {
     "number": NUMBERS,
     "text": st.text(max_size=3),
     "tokens": st.lists(st.integers(-5, 70_000), max_size=4),
-    "mixed": st.lists(NUMBERS.filter(lambda v: not isinstance(v, int) or abs(v) < 1 << 53), max_size=3),
+    "mixed": st.lists(
+        NUMBERS.filter(lambda v: not isinstance(v, int) or abs(v) < 1 << 53), max_size=3
+    ),
     "array": DTYPES.flatmap(lambda d: hnp.arrays(d, st.integers(0, 4))),
     "image": DTYPES.flatmap(lambda d: hnp.arrays(d, (2, 3, 1))),
     "fixed": DTYPES.flatmap(lambda d: hnp.arrays(d, (3,))),
@@ -130,8 +146,14 @@ FIELDS = {
 @given(data=st.data())
 def test_parts_put_together_are_the_whole(data):
     """Any partition of any samples, rows as slices or indices in any order: the same bits as collating all at once."""
-    names = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=4, unique=True))
-    samples = data.draw(st.lists(st.fixed_dictionaries({name: FIELDS[name] for name in names}), min_size=1, max_size=7))
+    names = data.draw(
+        st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=4, unique=True)
+    )
+    samples = data.draw(
+        st.lists(
+            st.fixed_dictionaries({name: FIELDS[name] for name in names}), min_size=1, max_size=7
+        )
+    )
     n = len(samples)
     group = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
     schema = infer(samples, {"fixed"})
@@ -144,7 +166,11 @@ def test_parts_put_together_are_the_whole(data):
     for part in data.draw(st.permutations(range(4))):
         rows = np.flatnonzero(group == part)
         consecutive = len(rows) and rows[-1] - rows[0] + 1 == len(rows)
-        place = slice(int(rows[0]), int(rows[-1]) + 1) if consecutive and data.draw(st.booleans()) else rows
+        place = (
+            slice(int(rows[0]), int(rows[-1]) + 1)
+            if consecutive and data.draw(st.booleans())
+            else rows
+        )
         parts.append((place, collate([samples[row] for row in rows], schema)))
     assert same(assemble(parts, n, dirty), collate(samples, schema))
 
@@ -152,7 +178,10 @@ def test_parts_put_together_are_the_whole(data):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ((np.zeros((2, 3, 3)), np.zeros((4, 3, 3))), r"'x'.*\(2, 3, 3\), \(4, 3, 3\).*RandomResizedCrop"),
+        (
+            (np.zeros((2, 3, 3)), np.zeros((4, 3, 3))),
+            r"'x'.*\(2, 3, 3\), \(4, 3, 3\).*RandomResizedCrop",
+        ),
         ((np.zeros((2, 3)), np.zeros((2, 4))), r"'x'.*\(2, 3\), \(2, 4\).*\.map"),
     ],
 )

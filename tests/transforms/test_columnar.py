@@ -44,7 +44,9 @@ def column(rng: np.random.Generator, kind: pa.DataType, shape: str, n: int) -> p
         if shape == "fixed":
             return pa.FixedSizeListArray.from_arrays(values(rng, kind, 3 * (n + 1)), 3)[1:]
         bounds = np.concatenate([[0], np.cumsum(rng.integers(0, 5, n + 1))])
-        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values(rng, kind, int(bounds[-1])))[1:]
+        return pa.ListArray.from_arrays(
+            pa.array(bounds, pa.int32()), values(rng, kind, int(bounds[-1]))
+        )[1:]
 
     return pa.chunked_array([chunk(n // 2), chunk(n - n // 2)])
 
@@ -77,7 +79,11 @@ PADS = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(NUMBERS), st.sampled_from(["number", "list", "fixed"])), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.sampled_from(NUMBERS), st.sampled_from(["number", "list", "fixed"])),
+        min_size=1,
+        max_size=3,
+    ),
     st.integers(0, 1 << 30),
     st.booleans(),
     st.none() | PADS,
@@ -87,7 +93,9 @@ def test_whole_columns_are_those_of_the_samples_bit_for_bit(
 ) -> None:
     """Any types, in any order of rows, repeats among them, from several blocks; names in the schema's order; padded."""
     rng = np.random.default_rng(seed)
-    tables = [block(**{f"f{i}": column(rng, *field, n) for i, field in enumerate(fields)}) for n in (5, 3)]
+    tables = [
+        block(**{f"f{i}": column(rng, *field, n) for i, field in enumerate(fields)}) for n in (5, 3)
+    ]
     stages = (Select({"y": "f0", "x": f"f{len(fields) - 1}", "z": "f0"}),) if renamed else ()
     name = "y" if renamed else "f0"
     pipeline = learnt(stages, tables, padding={name: pad} if pad and fields[0][1] == "list" else {})
@@ -129,6 +137,8 @@ def test_what_does_not_fit_together_is_left_to_the_samples_errors() -> None:
     fixed = [block(a=pa.array([[1] * n, [2] * n], pa.list_(pa.int64(), n))) for n in (2, 3)]
     assert taken(learnt((), fixed[:1]), fixed) is None
     assert taken(learnt((), fixed[:1]), [block(a=LISTS)]) is None
-    assert taken(learnt((), [block(a=LISTS)], padding={"a": Pad(longest=1)}), [block(a=LISTS)]) is None
+    assert (
+        taken(learnt((), [block(a=LISTS)], padding={"a": Pad(longest=1)}), [block(a=LISTS)]) is None
+    )
     assert taken(Pipeline((), 1, collate=list), one) is None
     assert taken(learnt((), one), one, np.zeros(0, np.int64)) == {}

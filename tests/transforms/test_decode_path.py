@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import rayingest as ri
-from rayingest.dataset import Dataset
-from rayingest.transforms import jpeg
-from rayingest.transforms.decode_path import PILLOW, TURBO, choose_path
-from tests.streams import photographs
+from rayingest.api.dataset import Dataset
+from rayingest.transforms.images import jpeg
+from rayingest.transforms.images.backend import PILLOW, TURBO, choose_backend
+from tests.support.streams import photographs
 
 
 @pytest.fixture(params=["simplejpeg", "cykooz_resizer"])
@@ -32,19 +32,22 @@ def data(tmp_path: Path) -> Dataset:
 
 def test_the_fast_path_is_the_default_where_it_can_be_had() -> None:
     """And what is asked for is what is had."""
-    assert choose_path(None) == TURBO
-    assert [choose_path(path) for path in (PILLOW, TURBO)] == [PILLOW, TURBO]
-    with pytest.raises(ri.ConfigError, match=r"decode_path='fast': choose one of 'pillow', 'turbo'"):
-        choose_path("fast")
+    assert choose_backend(None) == TURBO
+    assert [choose_backend(path) for path in (PILLOW, TURBO)] == [PILLOW, TURBO]
+    with pytest.raises(
+        ri.ConfigError, match=r"image_backend='fast': choose one of 'pillow', 'turbo'"
+    ):
+        choose_backend("fast")
 
 
 def test_without_its_libraries_pillow_is_the_default(missing: str) -> None:
     """Asked for, the fast path is an error that tells what is missing and what to do."""
-    assert choose_path(None) == PILLOW
+    assert choose_backend(None) == PILLOW
     with pytest.raises(
-        ri.ConfigError, match=rf"{missing}.*pip install simplejpeg cykooz-resizer.*decode_path='pillow'"
+        ri.ConfigError,
+        match=rf"{missing}.*pip install simplejpeg cykooz-resizer.*image_backend='pillow'",
     ):
-        choose_path(TURBO)
+        choose_backend(TURBO)
 
 
 def test_a_worker_without_the_libraries_says_so(data: Dataset, missing: str) -> None:
@@ -60,7 +63,7 @@ def test_a_worker_without_the_libraries_says_so(data: Dataset, missing: str) -> 
 
 def test_states_name_the_path_and_go_on_by_no_other(data: Dataset) -> None:
     """A state of one path is refused by a loader of the other, which tells how to go on, bit for bit."""
-    with data.loader(workers=0, decode_path=PILLOW) as loader:
+    with data.loader(workers=0, image_backend=PILLOW) as loader:
         batches = iter(loader)
         next(batches)
         state = loader.state_dict()
@@ -68,8 +71,10 @@ def test_states_name_the_path_and_go_on_by_no_other(data: Dataset) -> None:
     assert state["decode"] == PILLOW
     with data.loader(workers=0) as loader:
         assert loader.state_dict()["decode"] == TURBO
-        with pytest.raises(ri.StateError, match=r"make the loader with decode_path='pillow' to go on"):
+        with pytest.raises(
+            ri.StateError, match=r"make the loader with image_backend='pillow' to go on"
+        ):
             loader.load_state_dict(state)
-    with data.loader(workers=0, decode_path=PILLOW) as loader:
+    with data.loader(workers=0, image_backend=PILLOW) as loader:
         loader.load_state_dict(state)
         np.testing.assert_array_equal(next(iter(loader))["jpg"], expected)

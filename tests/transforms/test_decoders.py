@@ -69,7 +69,9 @@ def test_unknown_extensions_stay_bytes(name):
     assert decoder_for(name) is None
 
 
-@pytest.mark.parametrize("extension", ["jpg", "jpeg", "png", "ppm", "pnm", "webp", "bmp", "tif", "tiff", "gif"])
+@pytest.mark.parametrize(
+    "extension", ["jpg", "jpeg", "png", "ppm", "pnm", "webp", "bmp", "tif", "tiff", "gif"]
+)
 def test_images_become_rgb(extension):
     """Every image extension gives uint8 (height, width, 3)."""
     form = {"jpg": "JPEG", "tif": "TIFF", "pnm": "PPM"}.get(extension, extension.upper())
@@ -94,7 +96,9 @@ def test_pickles_are_refused(name):
 def test_pickled_objects_inside_arrays_are_refused():
     """An .npy of objects is not unpickled, whether alone or in an .npz."""
     objects = np.array([{}, []], dtype=object)
-    with pytest.raises(DataError, match=r"npy.*numpy\.load\(io\.BytesIO\(data\), allow_pickle=True\)"):
+    with pytest.raises(
+        DataError, match=r"npy.*numpy\.load\(io\.BytesIO\(data\), allow_pickle=True\)"
+    ):
         decoder_for("npy")(saved(np.save, objects, allow_pickle=True))
     with pytest.raises(DataError, match=r"npy.*allow_pickle=True"):
         decoder_for("npz")(saved(np.savez, a=objects))
@@ -122,17 +126,24 @@ def test_npz_bomb_is_refused(monkeypatch):
     """An archive is refused by what its members say they unfold to, before any is read."""
     monkeypatch.setattr(decoders, "MAX_UNFOLDED", 1_000)
     data = saved(np.savez_compressed, a=np.zeros(1_000))
-    with pytest.raises(DataError, match=r"limit is 1000; .*partial\(rayingest\.transforms\.decoders\.arrays, limit="):
+    with pytest.raises(
+        DataError,
+        match=r"limit is 1000; .*partial\(rayingest\.transforms\.decoders\.arrays, limit=",
+    ):
         decoder_for("npz")(data)
     assert list(functools.partial(decoders.arrays, limit=10_000)(data)) == ["a"]
-    with pytest.raises(DataError, match=r"1000 bytes; .*partial\(rayingest\.transforms\.decoders\.gunzip, limit="):
+    with pytest.raises(
+        DataError, match=r"1000 bytes; .*partial\(rayingest\.transforms\.decoders\.gunzip, limit="
+    ):
         decoder_for("txt.gz")(gzip.compress(bytes(1_001)))
 
 
 def test_an_array_that_claims_to_be_huge_is_refused():
     """Its header speaks of terabytes, its file has none."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)}
+    )
     with pytest.raises(DataError, match="npy"):
         decoder_for("npy")(header.getvalue() + bytes(100))
 
@@ -158,4 +169,7 @@ def test_truncated_array():
 
 def test_json_stays_what_it_is():
     """JSON of a whole sample file is not interpreted further."""
-    assert decoder_for("meta.json")(json.dumps({"id": "7", "jpg": None}).encode()) == {"id": "7", "jpg": None}
+    assert decoder_for("meta.json")(json.dumps({"id": "7", "jpg": None}).encode()) == {
+        "id": "7",
+        "jpg": None,
+    }

@@ -30,11 +30,19 @@ def test_an_exception_names_sample_shard_and_the_users_line():
         run([Map(broken)], shard(7, n=1), shard())
     error = pickle.loads(pickle.dumps(caught.value))
     line = next(
-        i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# the line to name")
+        i
+        for i, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# the line to name")
     )
-    assert (error.shard, error.offset, error.sample, error.key) == ("mem://data/a.tar", 20, 103, "k2")
-    assert "map test_an_exception_names_sample_shard_and_the_users_line.<locals>.broken: JSONDecodeError: " in str(
-        error
+    assert (error.shard, error.offset, error.sample, error.key) == (
+        "mem://data/a.tar",
+        20,
+        103,
+        "k2",
+    )
+    assert (
+        "map test_an_exception_names_sample_shard_and_the_users_line.<locals>.broken: JSONDecodeError: "
+        in str(error)
     )
     assert f"(in {__file__}:{line}, helper)" in str(error)
     assert isinstance(caught.value.__cause__, json.JSONDecodeError)
@@ -57,13 +65,17 @@ def test_decoder_errors_name_the_field():
         run([], block(KEY=["a"], jpg=[b"nothing"]))
     with pytest.raises(DataError, match=r"decode of 'txt.gz': gzip data is cut short"):
         run([], block(KEY=["a"], **{"txt.gz": [b"\x1f\x8b"]}))
-    with pytest.raises(DataError, match=r"decode of 'cls': ZeroDivisionError: .*test_\w+.py:\d+, <lambda>"):
+    with pytest.raises(
+        DataError, match=r"decode of 'cls': ZeroDivisionError: .*test_\w+.py:\d+, <lambda>"
+    ):
         run([Decode({"cls": lambda value: 1 / 0})], shard())
 
 
 def test_errors_of_batches_name_the_shard_and_no_sample():
     """Which row was to blame is not known."""
-    with pytest.raises(DataError, match=r"map_batches .*: KeyError: 'z' \(in .*test_\w+.py:\d+, <lambda>\)") as caught:
+    with pytest.raises(
+        DataError, match=r"map_batches .*: KeyError: 'z' \(in .*test_\w+.py:\d+, <lambda>\)"
+    ) as caught:
         run([MapBatches(lambda columns: columns["z"])], shard())
     assert (caught.value.shard, caught.value.sample) == ("mem://data/a.tar", None)
 
@@ -145,7 +157,9 @@ def test_interrupts_pass():
 @pytest.mark.parametrize("result", [None, 3, [1]])
 def test_maps_must_return_a_dict(result):
     """A forgotten return is named as such, with the sample."""
-    with pytest.raises(DataError, match=f"returned {type(result).__name__}, not a dict of fields") as caught:
+    with pytest.raises(
+        DataError, match=f"returned {type(result).__name__}, not a dict of fields"
+    ) as caught:
         run([Map(lambda sample: result)], shard())
     assert caught.value.sample == 100
 

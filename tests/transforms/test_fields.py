@@ -39,7 +39,11 @@ def test_select_projects_renames_and_decodes_by_the_original_name():
 
 def test_decode_replaces_the_default_and_chains():
     """A named decoder gets the raw bytes, a second one the first one's result, under the name at that place."""
-    stages = [Decode({"cls": bytes}), Select({"label": "cls"}), Decode({"label": lambda value: value + b"!"})]
+    stages = [
+        Decode({"cls": bytes}),
+        Select({"label": "cls"}),
+        Decode({"label": lambda value: value + b"!"}),
+    ]
     assert run(stages, shard())["label"] == [b"0!", b"1!", b"2!", b"3!"]
     assert run([Decode({"cls": str})], shard())["cls"] == ["0", "1", "2", "3"]
 
@@ -94,13 +98,17 @@ def test_members_that_a_sample_lacks():
 )
 def test_unknown_fields_are_refused_with_those_there_are(stages):
     """ConfigError that names the stage, the field, and what could have been meant."""
-    with pytest.raises(ConfigError, match=r"(select|decode): there is no field '(jpeg|cls)'; there are .*'(jpg|x)'"):
+    with pytest.raises(
+        ConfigError, match=r"(select|decode): there is no field '(jpeg|cls)'; there are .*'(jpg|x)'"
+    ):
         run_learnt(stages, shard())
 
 
 def test_json_lines():
     """A line's items are the fields, by their JSON types; select gives what it would give anywhere."""
-    lines = [json.dumps({"id": i, "cls": "a", "tokens": [i] * i, "w": i / 2}).encode() for i in range(3)]
+    lines = [
+        json.dumps({"id": i, "cls": "a", "tokens": [i] * i, "w": i / 2}).encode() for i in range(3)
+    ]
     table = block(JSON=pa.array(lines, pa.binary()))
     columns = run([], table)
     assert columns["id"].tolist() == [0, 1, 2]
@@ -108,7 +116,10 @@ def test_json_lines():
     assert columns["tokens"].tolist() == [[0, 0], [1, 0], [2, 2]]
     assert columns["tokens_length"].tolist() == [0, 1, 2]
     stages = [Select({"t": "tokens", "n": "id"}), Decode({"t": sum})]
-    assert {name: column.tolist() for name, column in run(stages, table).items()} == {"t": [0, 1, 4], "n": [0, 1, 2]}
+    assert {name: column.tolist() for name, column in run(stages, table).items()} == {
+        "t": [0, 1, 4],
+        "n": [0, 1, 2],
+    }
     with pytest.raises(ConfigError, match=r"no field 'nope'; there are 'id', 'cls', 'tokens', 'w'"):
         run_learnt([Select({"x": "nope"})], table)
 
@@ -118,7 +129,11 @@ def test_lines_that_are_no_json_objects(line):
     """DataError naming shard, offset and sample."""
     with pytest.raises(DataError, match="read: ") as caught:
         run([], block(JSON=pa.array([b"{}", line], pa.binary())))
-    assert (caught.value.shard, caught.value.offset, caught.value.sample) == ("mem://data/a.tar", 10, 101)
+    assert (caught.value.shard, caught.value.offset, caught.value.sample) == (
+        "mem://data/a.tar",
+        10,
+        101,
+    )
 
 
 def test_parquet_values_by_type():
@@ -140,7 +155,11 @@ def test_parquet_values_by_type():
         kind=pa.array(["x", "y"]).dictionary_encode(),
     )
     columns = run([], table)
-    dtypes = {name: column.dtype.name for name, column in columns.items() if isinstance(column, np.ndarray)}
+    dtypes = {
+        name: column.dtype.name
+        for name, column in columns.items()
+        if isinstance(column, np.ndarray)
+    }
     assert dtypes == {
         "i64": "int64",
         "i16": "int16",
@@ -162,8 +181,14 @@ def test_parquet_values_by_type():
     assert columns["words"] == [["a"], ["b", "c"]]
     assert columns["record"] == [{"a": 1, "b": [2]}, {"a": 3, "b": []}]
     assert columns["kind"] == ["x", "y"]
-    assert run([Select({"b": "box"}), Map(lambda s: s), Select({"c": "b"})], table)["c"].shape == (2, 2)
-    assert list(run([Select({"x": "i64"}), Decode({"x": lambda v: [v] * v})], table)) == ["x", "x_length"]
+    assert run([Select({"b": "box"}), Map(lambda s: s), Select({"c": "b"})], table)["c"].shape == (
+        2,
+        2,
+    )
+    assert list(run([Select({"x": "i64"}), Decode({"x": lambda v: [v] * v})], table)) == [
+        "x",
+        "x_length",
+    ]
 
 
 def test_parquet_values_are_the_users_own():
@@ -182,7 +207,9 @@ def test_parquet_nulls():
     assert [sample["a"] for sample in samples] == [1, None]
     assert isinstance(samples[0]["a"], np.int16)
     assert samples[0]["b"] is None
-    with pytest.raises(DataError, match="'a' is null here, and int16 in the first samples") as caught:
+    with pytest.raises(
+        DataError, match="'a' is null here, and int16 in the first samples"
+    ) as caught:
         run_learnt([Select({"a": "a"})], table)
     assert (caught.value.sample, caught.value.offset) == (101, 10)
     assert run([Map(lambda s: {"a": s["a"] or 0})], table)["a"].tolist() == [1, 0]
@@ -193,7 +220,9 @@ def test_parquet_nulls():
 
 def test_parquet_binary_columns_named_like_images_are_decoded():
     """A column has no extension, unless its name ends in one of an image or of text."""
-    table = block(**{"left.jpg": [jpeg(0)], "txt": pa.array([b"t"], pa.binary()), "image": [jpeg(0)]})
+    table = block(
+        **{"left.jpg": [jpeg(0)], "txt": pa.array([b"t"], pa.binary()), "image": [jpeg(0)]}
+    )
     columns = run([], table)
     assert columns["left.jpg"].shape == (1, 40, 50, 3)
     assert columns["txt"] == ["t"]

@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.transforms import images, pixels
-from rayingest.transforms.decode_path import PATHS, PILLOW
+from rayingest.transforms import images
+from rayingest.transforms.images import pixels
+from rayingest.transforms.images.backend import PATHS, PILLOW
 from rayingest.transforms.pipeline import Decode
 from tests.transforms.cases import block, run
 
@@ -53,15 +54,25 @@ def decoded(data: bytes, name="jpg", **how) -> np.ndarray:
     return run(stages, block(KEY=["a"], **{name: [data]}), path=_path[0])[name][0]
 
 
-def png(width: int, height: int, depth: int, color: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+def png(
+    width: int, height: int, depth: int, color: int, rows: bytes, *chunks: tuple[bytes, bytes]
+) -> bytes:
     """A PNG put together by hand: `rows` with a filter byte each."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
     middle = b"".join(chunk(*each) for each in chunks)
-    return b"\x89PNG\r\n\x1a\n" + header + middle + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + middle
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 FILES = {
@@ -88,7 +99,12 @@ def test_a_file_cut_anywhere_is_an_error(kind: str) -> None:
     warnings.simplefilter("ignore")  # Pillow tells of some damage twice
     data = FILES[kind]
     whole = decoded(data)
-    for cut in {0, 1, *range(2, len(data), max(1, len(data) // 40)), *range(len(data) - 12, len(data))}:
+    for cut in {
+        0,
+        1,
+        *range(2, len(data), max(1, len(data) // 40)),
+        *range(len(data) - 12, len(data)),
+    }:
         try:
             found = decoded(data[:cut])
         except DataError as error:
@@ -139,8 +155,15 @@ def test_palettes_keep_their_colours_whatever_is_transparent() -> None:
     image = picture().convert("P", palette=Image.Palette.ADAPTIVE, colors=16)
     colours = np.asarray(image.convert("RGB"))
     alpha = np.asarray(image) * 10
-    for form, transparency in (("PNG", None), ("PNG", 3), ("PNG", bytes(range(0, 160, 10))), ("GIF", 3)):
-        data = encoded(image, form, **({} if transparency is None else {"transparency": transparency}))
+    for form, transparency in (
+        ("PNG", None),
+        ("PNG", 3),
+        ("PNG", bytes(range(0, 160, 10))),
+        ("GIF", 3),
+    ):
+        data = encoded(
+            image, form, **({} if transparency is None else {"transparency": transparency})
+        )
         np.testing.assert_array_equal(decoded(data), colours)
         rgba = decoded(data, decode=images.Decode("RGBA"))
         if isinstance(transparency, bytes):
@@ -157,7 +180,9 @@ def test_transparent_grey_and_coloured_files_lose_their_alpha_only() -> None:
     expected = np.repeat(np.asarray(grey)[:, :, None], 3, axis=2)
     for data in (encoded(both, "PNG"), encoded(grey, "PNG", transparency=5), encoded(grey, "PNG")):
         np.testing.assert_array_equal(decoded(data), expected)
-    np.testing.assert_array_equal(decoded(encoded(both, "PNG"), decode=images.Decode("RGBA"))[..., 3], 7)
+    np.testing.assert_array_equal(
+        decoded(encoded(both, "PNG"), decode=images.Decode("RGBA"))[..., 3], 7
+    )
     rgba = picture().convert("RGBA")
     rgba.putalpha(0)
     for data in (encoded(rgba, "PNG"), encoded(picture(), "PNG", transparency=(1, 2, 3))):
@@ -171,11 +196,15 @@ def test_sixteen_bits_become_eight() -> None:
     np.testing.assert_array_equal(decoded(grey)[0, :, 0], [0, 9, 100, 255])
     colours = png(4, 1, 16, 2, b"\0" + np.repeat(wide[:, :, None], 3, axis=2).tobytes())
     np.testing.assert_array_equal(decoded(colours)[0, :, 1], wide[0] >> 8)
-    alpha = png(4, 1, 16, 4, b"\0" + np.stack([wide, wide[:, ::-1]], axis=2).astype(">u2").tobytes())
+    alpha = png(
+        4, 1, 16, 4, b"\0" + np.stack([wide, wide[:, ::-1]], axis=2).astype(">u2").tobytes()
+    )
     np.testing.assert_array_equal(decoded(alpha)[0, :, 2], wide[0] >> 8)
 
 
-@pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("PPM", {}), ("TIFF", {"compression": "group4"})])
+@pytest.mark.parametrize(
+    ("form", "options"), [("PNG", {}), ("PPM", {}), ("TIFF", {"compression": "group4"})]
+)
 def test_one_bit_is_black_and_white(form: str, options: dict) -> None:
     """0 and 255, the right way round in each format."""
     bits = np.random.default_rng(0).integers(0, 2, (9, 21)).astype(bool)
@@ -189,8 +218,12 @@ def test_exif_orientation_where_asked_for(form: str, orientation: int) -> None:
     """All eight, in every format that can say so; by default pixels stay as they are stored, save in TIFF files."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(picture(8, 16), form, exif=exif, **({"lossless": True} if form == "WEBP" else {}))
-    stored = decoded(encoded(picture(8, 16), form, **({"lossless": True} if form == "WEBP" else {})))
+    data = encoded(
+        picture(8, 16), form, exif=exif, **({"lossless": True} if form == "WEBP" else {})
+    )
+    stored = decoded(
+        encoded(picture(8, 16), form, **({"lossless": True} if form == "WEBP" else {}))
+    )
     assert stored.shape == (8, 16, 3)
     turns = {1: 0, 2: 0, 3: 2, 4: 2, 5: -1, 6: -1, 7: 1, 8: 1}
     expected = np.rot90(stored, turns[orientation])

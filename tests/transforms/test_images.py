@@ -11,7 +11,7 @@ from PIL import Image
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images as ri
-from rayingest.transforms import pixels
+from rayingest.transforms.images import pixels
 
 
 def picture(height=60, width=80, seed=0) -> Image.Image:
@@ -149,7 +149,12 @@ def test_random_resized_crop_boxes_follow_scale_and_ratio():
 
 @pytest.mark.parametrize(
     ("height", "width", "box"),
-    [(100, 10, (0, 43, 10, 56)), (10, 100, (43, 0, 56, 10)), (1, 1, (0, 0, 1, 1)), (1, 50, (24, 0, 25, 1))],
+    [
+        (100, 10, (0, 43, 10, 56)),
+        (10, 100, (43, 0, 56, 10)),
+        (1, 1, (0, 0, 1, 1)),
+        (1, 50, (24, 0, 25, 1)),
+    ],
 )
 def test_random_resized_crop_falls_back_to_the_centre(height, width, box):
     """Where no try fits (here: parts larger than the image), the largest central part within `ratio` is taken."""
@@ -181,8 +186,15 @@ def test_colours_of_every_mode():
     """CMYK, palette, grey, bilevel, alpha and 16-bit images give their true colours in RGB."""
     red = Image.new("RGB", (4, 3), (255, 0, 0))
     assert (ri.Decode()(encoded(red.convert("CMYK"), "TIFF")) == (255, 0, 0)).all()
-    assert abs(ri.Decode()(encoded(red.convert("CMYK"), "JPEG", quality=95)).astype(int) - (255, 0, 0)).max() <= 4
-    assert (ri.Decode()(encoded(red.convert("P", palette=Image.Palette.ADAPTIVE))) == (255, 0, 0)).all()
+    assert (
+        abs(
+            ri.Decode()(encoded(red.convert("CMYK"), "JPEG", quality=95)).astype(int) - (255, 0, 0)
+        ).max()
+        <= 4
+    )
+    assert (
+        ri.Decode()(encoded(red.convert("P", palette=Image.Palette.ADAPTIVE))) == (255, 0, 0)
+    ).all()
     assert (ri.Decode()(encoded(red.convert("P"), "GIF")) == (255, 0, 0)).all()
     assert (ri.Decode()(encoded(Image.new("RGBA", (4, 3), (255, 0, 0, 9)))) == (255, 0, 0)).all()
     assert (ri.Decode()(encoded(Image.new("LA", (4, 3), (77, 9)))) == 77).all()
@@ -215,7 +227,9 @@ def test_exif_orientation_only_where_asked_for():
     plain, turned = ri.Decode()(data), ri.Decode(exif=True)(data)
     assert plain.shape == (20, 30, 3)
     np.testing.assert_array_equal(turned, np.rot90(plain, -1))
-    np.testing.assert_array_equal(ri.Compose(ri.Decode(exif=True), ri.CenterCrop((30, 20)))(data), turned)
+    np.testing.assert_array_equal(
+        ri.Compose(ri.Decode(exif=True), ri.CenterCrop((30, 20)))(data), turned
+    )
 
 
 def test_truncated_and_foreign_bytes():
@@ -231,7 +245,9 @@ def test_truncated_and_foreign_bytes():
         ri.Decode()(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
 
 
-@pytest.mark.parametrize("value", [None, 3, "a.jpg", np.zeros((4, 4, 3)), np.zeros((3, 4, 5, 3), np.uint8)])
+@pytest.mark.parametrize(
+    "value", [None, 3, "a.jpg", np.zeros((4, 4, 3)), np.zeros((3, 4, 5, 3), np.uint8)]
+)
 def test_values_that_are_no_image(value):
     """What cannot be an image is named by type, or by dtype and shape."""
     with pytest.raises(DataError, match="not an image"):
@@ -296,7 +312,10 @@ def test_normalize():
     assert (half.dtype, half.shape) == (torch.bfloat16, (2, 5, 4, 3))
     torch.testing.assert_close(half, expected.bfloat16(), rtol=0.01, atol=0.01)
     assert pickle.loads(pickle.dumps(normalize)) == normalize
-    assert repr(normalize) == f"Normalize(mean={tuple(mean)}, std={tuple(std)}, dtype='float32', layout='NCHW')"
+    assert (
+        repr(normalize)
+        == f"Normalize(mean={tuple(mean)}, std={tuple(std)}, dtype='float32', layout='NCHW')"
+    )
 
 
 def test_normalize_refuses_what_it_was_not_made_for():
@@ -304,6 +323,10 @@ def test_normalize_refuses_what_it_was_not_made_for():
     import torch
 
     normalize = ri.Normalize([0.5], [0.5])
-    for images in (torch.zeros(1, 2, 2, 1), torch.zeros(2, 2, 1).byte(), torch.zeros(1, 2, 2, 3).byte()):
+    for images in (
+        torch.zeros(1, 2, 2, 1),
+        torch.zeros(2, 2, 1).byte(),
+        torch.zeros(1, 2, 2, 3).byte(),
+    ):
         with pytest.raises(ConfigError, match=r"takes uint8 images \(N, H, W, 1\)"):
             normalize(images)

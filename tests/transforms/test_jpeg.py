@@ -12,9 +12,9 @@ from sklearn.datasets import load_sample_images
 
 from rayingest.errors import DataError
 from rayingest.transforms import images as ri
-from rayingest.transforms.decode_path import PILLOW, TURBO
-from rayingest.transforms.jpeg import Jpeg, open_jpeg
-from rayingest.transforms.view import View
+from rayingest.transforms.images.backend import PILLOW, TURBO
+from rayingest.transforms.images.jpeg import Jpeg, open_jpeg
+from rayingest.transforms.images.region import View
 
 HEIGHT, WIDTH = 150, 213
 
@@ -64,7 +64,9 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
 def both(transform: ri.Transform, data: bytes, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Pillow's result and the fast one, after which both generators stand at the same place."""
     rngs = [np.random.Generator(np.random.Philox(seed)) for _ in range(2)]
-    results = [transform(data, rng, path=path) for rng, path in zip(rngs, (PILLOW, TURBO), strict=True)]
+    results = [
+        transform(data, rng, path=path) for rng, path in zip(rngs, (PILLOW, TURBO), strict=True)
+    ]
     assert rngs[0].random() == rngs[1].random()
     return results[0], results[1]
 
@@ -79,7 +81,9 @@ def test_what_is_not_resized_is_pillows_bit_for_bit(small: Image.Image, kind: st
     for bottom in (1, 16, 17, 60, 101, HEIGHT - 1, HEIGHT):
         view = View.whole(HEIGHT, WIDTH).crop((bottom % 50, bottom // 2, WIDTH - 7, bottom))
         assert view is not None
-        np.testing.assert_array_equal(jpeg.read(view), whole[bottom // 2 : bottom, bottom % 50 : WIDTH - 7])
+        np.testing.assert_array_equal(
+            jpeg.read(view), whole[bottom // 2 : bottom, bottom % 50 : WIDTH - 7]
+        )
         np.testing.assert_array_equal(jpeg.read(view.mirror()), jpeg.read(view)[:, ::-1])
 
 
@@ -110,8 +114,14 @@ def test_text_and_stripes_are_as_good_as_pillows() -> None:
     page = Image.new("RGB", (1200, 900), "white")
     draw = ImageDraw.Draw(page)
     for line in range(0, 900, 11):
-        draw.text((2, line), "The quick brown fox 0123456789 jumps over it. " * 5, fill=(line * 7 % 200, 0, 80))
-    stripes = [np.repeat(np.arange(1200) // wide % 2 * 255, 900).reshape(1200, 900).T for wide in (3, 4, 8)]
+        draw.text(
+            (2, line),
+            "The quick brown fox 0123456789 jumps over it. " * 5,
+            fill=(line * 7 % 200, 0, 80),
+        )
+    stripes = [
+        np.repeat(np.arange(1200) // wide % 2 * 255, 900).reshape(1200, 900).T for wide in (3, 4, 8)
+    ]
     images = [page, *(Image.fromarray(one.astype(np.uint8)).convert("RGB") for one in stripes)]
     data = [encoded(image, quality=quality) for image in images for quality in (60, 90)]
     for side in (128, 64, 32):
@@ -138,7 +148,9 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=repr)
-def test_any_chain_gives_what_it_gives_through_pillow(small: Image.Image, chain: ri.Transform) -> None:
+def test_any_chain_gives_what_it_gives_through_pillow(
+    small: Image.Image, chain: ri.Transform
+) -> None:
     """With the same random numbers, in an array of the caller's own, and in place."""
     data = encoded(small)
     for seed in range(3):
@@ -181,7 +193,9 @@ def test_what_is_odd_is_pillows(small: Image.Image, options: dict, chain: ri.Tra
     """Bit for bit, with random numbers drawn once."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    data = encoded(small.convert(options.get("mode", "RGB")), exif=exif) + options.get("behind", b"")
+    data = encoded(small.convert(options.get("mode", "RGB")), exif=exif) + options.get(
+        "behind", b""
+    )
     for seed in range(3):
         np.testing.assert_array_equal(*both(chain, data, seed))
 
@@ -194,10 +208,16 @@ def outcome(data: bytes, path: str) -> np.ndarray | str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cut_files_are_the_errors_that_they_are_through_pillow(small: Image.Image, kind: str) -> None:
+def test_cut_files_are_the_errors_that_they_are_through_pillow(
+    small: Image.Image, kind: str
+) -> None:
     """Wherever they end, also below the rows that a view needs; with an end of image inside what is left, too."""
     data = encoded(small, **KINDS[kind])
-    for cut in (*range(2, len(data), len(data) // 25), *range(len(data) - 60, len(data), 7), len(data) - 1):
+    for cut in (
+        *range(2, len(data), len(data) // 25),
+        *range(len(data) - 60, len(data), 7),
+        len(data) - 1,
+    ):
         told = outcome(data[:cut], PILLOW)
         assert isinstance(told, str)
         assert outcome(data[:cut], TURBO) == told
@@ -229,7 +249,10 @@ def test_pixels_that_are_lost_are_an_error(small: Image.Image, kind: str) -> Non
     """As if a disk had lost a sector: libjpeg goes on with grey ones, and says so."""
     data = encoded(small, **KINDS[kind])
     middle = len(data) * 2 // 3
-    for damaged in (data[:middle] + bytes(1000) + data[middle + 1000 :], data[: middle // 2] + data[-2:]):
+    for damaged in (
+        data[:middle] + bytes(1000) + data[middle + 1000 :],
+        data[: middle // 2] + data[-2:],
+    ):
         with pytest.raises(DataError, match=r"damaged JPEG: Corrupt JPEG data: \w"):
             ri.Resize(40)(damaged, path=TURBO)
 

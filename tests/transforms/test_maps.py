@@ -51,7 +51,8 @@ def test_setting_up_a_class_may_fail():
             return sample
 
     with pytest.raises(
-        ConfigError, match=r"Broken: setting it up failed: FileNotFoundError.*test_\w+.py:\d+, __init__"
+        ConfigError,
+        match=r"Broken: setting it up failed: FileNotFoundError.*test_\w+.py:\d+, __init__",
     ):
         run([Map(Broken)], shard())
 
@@ -92,7 +93,11 @@ def test_map_batches_must_give_as_many_rows(result, said):
 
 def test_no_rows():
     """A run of no rows gives no columns, whatever the stages."""
-    stages = [Decode({"jpg": images.Resize((8, 8))}), Map(noisy), MapBatches(lambda columns: columns)]
+    stages = [
+        Decode({"jpg": images.Resize((8, 8))}),
+        Map(noisy),
+        MapBatches(lambda columns: columns),
+    ]
     assert run(stages, shard(), rows=np.zeros(0, np.int64)) == {}
 
 
@@ -102,7 +107,10 @@ def test_a_users_collate_gets_all_samples():
 
     def stack(samples):
         assert isinstance(samples, list)
-        return {"x": torch.tensor([s["cls"] for s in samples]), "k": [s["__key__"] for s in samples]}
+        return {
+            "x": torch.tensor([s["cls"] for s in samples]),
+            "k": [s["__key__"] for s in samples],
+        }
 
     assert run([], shard(), collate=stack)["x"].tolist() == [0, 1, 2, 3]
     pipeline = Pipeline((), 0, collate=stack)

@@ -91,7 +91,9 @@ def test_parts_put_together_are_the_whole(axes: int, data: st.DataObject) -> Non
         mask=True,
         axes=axes,
     )
-    inner = st.lists(st.integers(-5, 5), min_size=0 if axes == 2 else 2, max_size=4 if axes == 2 else 2)
+    inner = st.lists(
+        st.integers(-5, 5), min_size=0 if axes == 2 else 2, max_size=4 if axes == 2 else 2
+    )
     values = data.draw(st.lists(st.lists(inner, max_size=4), min_size=1, max_size=7))
     if axes == 1:
         values = [np.array(value, np.int64).reshape(-1, 2) for value in values]
@@ -123,12 +125,19 @@ def test_what_cannot_be_padded_so_is_refused() -> None:
 
 def test_nested_columns_of_a_table_are_padded_on_any_place(tmp_path: Path) -> None:
     """From Parquet through a loader: the same rows as the file has."""
-    pq.write_table(pa.table({"x": pa.array(NESTED * 5, pa.list_(pa.list_(pa.int32())))}), tmp_path / "a.parquet")
-    data = ri.read_parquet(tmp_path / "a.parquet").batch(4, pad={"x": Pad(axes=2, value=-1, mask=True)})
+    pq.write_table(
+        pa.table({"x": pa.array(NESTED * 5, pa.list_(pa.list_(pa.int32())))}),
+        tmp_path / "a.parquet",
+    )
+    data = ri.read_parquet(tmp_path / "a.parquet").batch(
+        4, pad={"x": Pad(axes=2, value=-1, mask=True)}
+    )
     with data.loader(workers=0) as loader:
         batch = next(iter(loader))
     own = [
         [line[mask].tolist() for line, mask in zip(row, masks, strict=True)][: int(length)]
-        for row, masks, (length, _) in zip(batch["x"], batch["x_mask"], batch["x_length"], strict=True)
+        for row, masks, (length, _) in zip(
+            batch["x"], batch["x_mask"], batch["x_length"], strict=True
+        )
     ]
     assert own == NESTED

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayingest.plan.keys import generator
+from rayingest.plan.order.keys import generator
 from rayingest.transforms import images
 from rayingest.transforms.collate import assemble
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
@@ -82,7 +82,14 @@ def test_random_numbers_are_asked_for_in_any_of_the_usual_ways():
         def __call__(self, sample, rng):
             return {"x": rng.random()}
 
-    ways = [keyword_only, with_default, positional, Caller, Caller(), functools.partial(noisy_x, scale=1)]
+    ways = [
+        keyword_only,
+        with_default,
+        positional,
+        Caller,
+        Caller(),
+        functools.partial(noisy_x, scale=1),
+    ]
     results = [run([Map(way)], shard(n=1))["x"].item() for way in ways]
     assert set(results) == {generator(1, 0, 0, 100, 0).random()}
     assert run([Map(lambda sample, scale=3: {"x": scale})], shard(n=1))["x"].item() == 3

@@ -50,7 +50,9 @@ def padded(dtype: Any) -> FieldType:
         ((None, 3), np.int64),
     ],
 )
-def test_numbers_take_the_smallest_dtype_that_holds_them(values: tuple[Any, ...], dtype: Any) -> None:
+def test_numbers_take_the_smallest_dtype_that_holds_them(
+    values: tuple[Any, ...], dtype: Any
+) -> None:
     """Python numbers are 64 bits wide, numpy scalars keep their dtype, mixtures promote, None says nothing."""
     field = type_of(*values)
     assert field == number(dtype)
@@ -94,12 +96,16 @@ def test_arrays_by_their_dimensions() -> None:
     assert type_of(torch.arange(2), [7]) == padded(np.int64)
     assert type_of(np.zeros(3, ">f4"), fixed=True) == FieldType(np.dtype(np.float32), 1, shape=(3,))
     assert type_of(np.zeros((2, 3)), np.zeros((3, 2))) == FieldType(np.dtype(np.float64), 2)
-    assert type_of(torch.ones(2, 3, dtype=torch.float16)) == FieldType(np.dtype(np.float16), 2, shape=(2, 3))
+    assert type_of(torch.ones(2, 3, dtype=torch.float16)) == FieldType(
+        np.dtype(np.float16), 2, shape=(2, 3)
+    )
     assert type_of(torch.tensor(3)) == number(np.int64)
     assert type_of(Image.new("RGB", (4, 3))) == FieldType(np.dtype(np.uint8), 3, shape=(3, 4, 3))
 
 
-@pytest.mark.parametrize("values", [(1, "a"), (1, [1]), (np.zeros(2), "a"), (np.zeros((2, 3)), np.zeros(3))])
+@pytest.mark.parametrize(
+    "values", [(1, "a"), (1, [1]), (np.zeros(2), "a"), (np.zeros((2, 3)), np.zeros(3))]
+)
 def test_first_samples_of_two_kinds_are_refused(values: tuple[Any, ...]) -> None:
     """ConfigError that names the field, what was found, and what would work."""
     with pytest.raises(ConfigError, match=r"'x' is not of one kind .*\.map"):
@@ -113,7 +119,11 @@ def test_first_samples_of_two_kinds_are_refused(values: tuple[Any, ...]) -> None
         (1, None, "'x' is null here, and int64"),
         (1, "a", "'x' is str 'a' here, and int64"),
         (1, [1], r"'x' is an array of int64 \(1,\) here, and int64"),
-        (np.zeros((2, 2)), np.zeros((3, 2)), r"'x' is an array of float64 \(3, 2\) here, and .* \(2, 2\)"),
+        (
+            np.zeros((2, 2)),
+            np.zeros((3, 2)),
+            r"'x' is an array of float64 \(3, 2\) here, and .* \(2, 2\)",
+        ),
         (0.5, (1 << 53) + 1, r"'x' is int64 \(9007199254740993\) here, and float64"),
         ([0.5], [(1 << 53) + 1], "'x' is an array of int64"),
         (np.uint8(1), 300, "'x' is int64 .300. here, and uint8"),
@@ -126,7 +136,9 @@ def test_first_samples_of_two_kinds_are_refused(values: tuple[Any, ...]) -> None
         ([1], [1 << 70], "'x' has numbers that do not fit into 64 bits"),
     ],
 )
-def test_a_value_that_its_column_cannot_hold_is_the_samples_fault(first: Any, value: Any, said: str) -> None:
+def test_a_value_that_its_column_cannot_hold_is_the_samples_fault(
+    first: Any, value: Any, said: str
+) -> None:
     """Whatever it is batched with, also alone."""
     with pytest.raises(DataError, match=said):
         conform({"x": value}, infer([{"x": first}]))
@@ -158,7 +170,9 @@ def test_a_value_that_its_column_holds_exactly_is_taken(first: Any, value: Any) 
     else:
         assert alone.dtype == together.dtype == schema["x"].dtype
         width = alone.shape[1:]
-        np.testing.assert_array_equal(together[1][tuple(map(slice, width))] if width else together[1], alone[0])
+        np.testing.assert_array_equal(
+            together[1][tuple(map(slice, width))] if width else together[1], alone[0]
+        )
 
 
 def test_tensors_are_arrays_without_gradients() -> None:
@@ -167,7 +181,9 @@ def test_tensors_are_arrays_without_gradients() -> None:
 
     taken = conform({"x": torch.ones(2, requires_grad=True)}, {"x": padded(np.float32)})
     assert (type(taken["x"]), taken["x"].tolist()) == (np.ndarray, [1, 1])
-    with pytest.raises(DataError, match=r"'x' is a Tensor that cannot be made an array: numpy has no bfloat16"):
+    with pytest.raises(
+        DataError, match=r"'x' is a Tensor that cannot be made an array: numpy has no bfloat16"
+    ):
         conform({"x": torch.ones(2, dtype=torch.bfloat16)}, {"x": padded(np.float32)})
 
 
@@ -199,7 +215,12 @@ def test_names_that_the_loader_uses_itself_are_refused(sample: dict[str, Any], s
 
 
 LINES = block(
-    JSON=[b'{"a": 1, "t": []}', b'{"a": null, "t": []}', b'{"a": 2.5, "t": [1]}', b'{"a": 1, "t": [], "b": 0}']
+    JSON=[
+        b'{"a": 1, "t": []}',
+        b'{"a": null, "t": []}',
+        b'{"a": 2.5, "t": [1]}',
+        b'{"a": 1, "t": [], "b": 0}',
+    ]
 )
 
 
@@ -209,7 +230,11 @@ def test_what_a_batch_looks_like_does_not_depend_on_its_rows() -> None:
     select = [Select({"t": "t"})]
     for rows in ([0], [0, 1], [2], [0, 1, 2]):
         columns = run_learnt(select, table, rows=rows)
-        assert (list(columns), columns["t"].dtype, columns["t"].shape[0]) == (["t", "t_length"], np.int64, len(rows))
+        assert (list(columns), columns["t"].dtype, columns["t"].shape[0]) == (
+            ["t", "t_length"],
+            np.int64,
+            len(rows),
+        )
     for rows in ([1], [0, 1], [2, 1]):
         with pytest.raises(DataError, match="'a' is null here, and float64") as caught:
             run_learnt([], table, rows=rows)

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 import rayingest as ri
-from rayingest.dataset import Dataset
+from rayingest.api.dataset import Dataset
 from rayingest.transforms.code_mark import code_mark
 
 WORDS = ["<end>", "<unk>", "<start>", *"abcdefgh"]
@@ -23,7 +23,9 @@ def file(tmp_path: Path) -> str:
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.post_processor = tokenizers.processors.TemplateProcessing("<start> $A", special_tokens=[("<start>", 2)])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        "<start> $A", special_tokens=[("<start>", 2)]
+    )
     made.enable_truncation(2)
     made.enable_padding(length=5)
     made.save(str(tmp_path / "tokenizer.json"))
@@ -38,7 +40,13 @@ def test_tokens_take_the_texts_place(file: str) -> None:
     assert made["tokens"].dtype == np.int32
     assert made["tokens"].tolist() == [3, 4, 5, 1]
     assert sample == {"text": "a b c z", "n": 3}
-    assert ri.Tokenize(file, "text", "ids", special_tokens=True)(sample)["ids"].tolist() == [2, 3, 4, 5, 1]
+    assert ri.Tokenize(file, "text", "ids", special_tokens=True)(sample)["ids"].tolist() == [
+        2,
+        3,
+        4,
+        5,
+        1,
+    ]
     assert ri.Tokenize(file, end="<end>", longest=3)(sample)["tokens"].tolist() == [3, 4, 0]
     assert ri.Tokenize(file, longest=2)({"text": "a"})["tokens"].tolist() == [3]
     assert ri.Tokenize(file, end="<end>")({"text": ""})["tokens"].tolist() == [0]

@@ -1,0 +1,142 @@
+"""Names in a configuration become functions: `package.module:name`, or the name of something that is known there.
+
+Owns importing them (the current folder counts) and giving them their arguments. Calls nothing of the user's but classes
+that are to be set up with arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rayingest.api.config.document import Loc, Mistakes, unknown_key
+from rayingest.errors import ConfigError
+from rayingest.options.checked import nearest
+from rayingest.transforms import images
+
+IMAGES: Mapping[str, Any] = {
+    name: getattr(images, name) for name in images.__all__ if name not in {"Compose", "Transform"}
+}
+"""The transforms of `ri.images` that can be written down by name; a list of them is a `Compose`."""
+
+TYPES: Mapping[str, Any] = {"str": str, "bytes": bytes, "int": int, "float": float}
+
+DECODERS: Mapping[str, Any] = {
+    **{name: fn for name, fn in IMAGES.items() if name != "Normalize"},
+    **TYPES,
+}
+AFTER_COPY: Mapping[str, Any] = {"Normalize": images.Normalize}
+
+
+def resolve(
+    spec: Any, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes
+) -> Callable[..., Any] | None:
+    """The function that `spec` stands for, or None and its mistakes noted.
+
+    `spec` is a name, or `{name: arguments}`: a mapping of them, or the value of the only one. A name without a colon is
+    one of `known`. A class from `known`, or with arguments, is set up at once; a function with arguments gets them
+    with every call.
+    """
+    if isinstance(spec, str):
+        name, arguments, inner = spec, None, loc
+    elif isinstance(spec, dict) and len(spec) == 1 and isinstance(next(iter(spec)), str):
+        ((name, arguments),) = spec.items()
+        inner = (*loc, name)
+    else:
+        mistakes.add(
+            loc,
+            f"{spec!r} names no function; write package.module:name, or {{name: {{argument: value}}}}",
+        )
+        return None
+    fn = _find(name, known, loc, mistakes)
+    if fn is None or (arguments is None and (":" in name or fn in TYPES.values())):
+        return fn
+    return _with_arguments(name, fn, arguments, inner, mistakes)
+
+
+def resolve_decoder(spec: Any, loc: Loc, mistakes: Mistakes) -> Callable[..., Any] | None:
+    """As `resolve`; a list stands for image transforms one after the other."""
+    if not isinstance(spec, list):
+        return resolve(spec, DECODERS, loc, mistakes)
+    steps = [resolve(step, DECODERS, (*loc, number), mistakes) for number, step in enumerate(spec)]
+    if None in steps:
+        return None
+    try:
+        return images.Compose(*steps)  # type: ignore[arg-type]
+    except ConfigError as error:
+        mistakes.add(loc, str(error))
+        return None
+
+
+def _find(name: str, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes) -> Any:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        if name not in known:
+            there = f"{', '.join(known)}; " if known else ""
+            mistakes.add(
+                loc,
+                f"{name!r} is not known; {there}else write package.module:name{nearest(name, known)}",
+            )
+        return known.get(name)
+    if os.getcwd() not in sys.path:  # noqa: PTH109
+        sys.path.append(os.getcwd())  # noqa: PTH109
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        # The user's own module runs here: whatever it raises is told as a mistake of this line.
+        mistakes.add(loc, f"cannot import {module_name!r}: {type(error).__name__}: {error}")
+        return None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            mistakes.add(loc, f"{module_name!r} has no {attribute!r}{nearest(part, vars(found))}")
+            return None
+        found = getattr(found, part)
+    if not callable(found):
+        mistakes.add(
+            loc,
+            f"{name!r} is a {type(found).__name__}, which cannot be called; name a function or a class",
+        )
+        return None
+    return found
+
+
+def _with_arguments(
+    name: str, fn: Any, arguments: Any, loc: Loc, mistakes: Mistakes
+) -> Callable[..., Any] | None:
+    given = arguments if isinstance(arguments, dict) else {}
+    values = () if isinstance(arguments, dict) or arguments is None else (arguments,)
+    signature = inspect.signature(fn)
+    allowed = [
+        p.name
+        for p in signature.parameters.values()
+        if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}
+    ]
+    anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    unknown = [key for key in given if key not in allowed and not anything]
+    for key in unknown:
+        mistakes.add((*loc, key), unknown_key(str(key), allowed))
+    if unknown:
+        return None
+    try:
+        if not isinstance(fn, type):
+            return _bound(fn, values, given)
+        signature.bind(*values, **given)
+        made: Callable[..., Any] = fn(*values, **given)
+    except (ConfigError, TypeError, ValueError) as error:
+        mistakes.add(loc, f"{name}: {error}")
+        return None
+    return made
+
+
+def _bound(fn: Any, values: tuple[Any, ...], given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function with these arguments added, under its own name in messages."""
+    if values:
+        raise ConfigError("a function's arguments are written as a mapping, {argument: value}")
+    bound = functools.partial(fn, **given)
+    bound.__qualname__, bound.__module__ = fn.__qualname__, fn.__module__  # type: ignore[attr-defined]
+    return bound

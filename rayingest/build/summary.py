@@ -1,0 +1,120 @@
+"""What a user should know of a stream before it starts: one line, and a warning for each thing that costs."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from rayingest.plan.order.batching import bounds
+from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.planner import Planner
+from rayingest.execute.stream import ManifestStream
+from rayingest.execute.unbounded.stream import UnboundedStream
+
+_FEW_BLOCKS = 16
+
+_log = logging.getLogger("rayingest")
+
+
+def describe(stream: ManifestStream, max_bytes: int) -> None:
+    """Log what is read, in which order, how often, and what the budget or the window make costly."""
+    manifest, order, world_size = stream.manifest, stream.planner.order, stream.planner.world_size
+    order_words = "file order"
+    if order.seed is not None:
+        order_words = f"windows of {order.window_samples:,} samples in {order.lanes} lane(s)"
+    if len(stream.planner.views) > 1:
+        order_words += f" of {len(stream.planner.views)} sources"
+    _log.info(
+        "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
+        _samples(stream.planner),
+        f"{manifest.num_blocks:,}",
+        f"{len(manifest.paths):,}",
+        _size(manifest.total_bytes),
+        f"{stream.planner.steps_in(0):,}",
+        order_words,
+        reads_per_block(stream.planner, world_size),
+        _size(max_bytes),
+    )
+    if order.seed is None or stream.planner.rank:
+        return
+    share = min(order.window_samples, order.samples) / world_size
+    share *= manifest.num_samples / stream.planner.num_samples  # what lies between the samples is read with them
+    block_bytes = manifest.total_bytes / manifest.num_blocks
+    lanes = reads_per_block(stream.planner, world_size) * order.lanes / world_size
+    window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(stream.planner, world_size)
+    window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
+    if window_bytes > max_bytes:
+        _log.warning(
+            "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, max_bytes %s: blocks will "
+            "be dropped and read again, many times; give loader() more max_bytes, or shuffle() %s",
+            lanes,
+            _size(window_bytes),
+            _size(max_bytes),
+            _what_fits(order, block_bytes, manifest.total_bytes / manifest.num_samples, max_bytes * world_size),
+        )
+    blocks = share * manifest.num_blocks / manifest.num_samples
+    if blocks < _FEW_BLOCKS and order.samples > order.window_samples:
+        _log.warning(
+            "a rank's part of a window is about %.1f blocks: samples of one block come close together; "
+            "give a larger window to shuffle(), or smaller block_bytes",
+            blocks,
+        )
+
+
+def _what_fits(order: Order, block_bytes: float, sample_bytes: float, budget: int) -> str:
+    """In words, a window for which half of all ranks' budgets has room, with two blocks for each of its lanes.
+
+    No figures for a mixture, whose sources have each their own.
+    """
+    lanes = max(
+        count
+        for count in range(1, order.lanes + 1)
+        if order.batch % count == 0 and (count == 1 or 4 * count * block_bytes <= budget)
+    )
+    window = 2 ** int(math.log2(max(1.0, budget / 2 / sample_bytes)))
+    if isinstance(order, MixedOrder) or 4 * lanes * block_bytes > budget or window < order.batch:
+        return "a smaller window and fewer lanes"
+    return f"a window that has room, such as window={window}, lanes={lanes}"
+
+
+def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:
+    """Log what is read, and by whom."""
+    source, planner = stream.work.partitions.source, stream.planner
+    _log.info(
+        "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads all of them, and keeps "
+        "its own rows; up to %s in flight",
+        f"{len(source.names):,}",
+        source.what,
+        f"{planner.order.batch:,}",
+        f"{planner.world_size:,}",
+        _size(max_bytes),
+    )
+
+
+def reads_per_block(planner: Planner, world_size: int) -> float:
+    """How often a block is read in an epoch, all ranks together: more than once where ranks share a lane.
+
+    About so often for a mixture, each time through a source.
+    """
+    if isinstance(planner, MixedPlanner):
+        shared = (min(world_size, 1 + (world_size - 1) / source.order.lanes) for source in planner.sources)
+        sizes = [source.view.num_samples for source in planner.sources]
+        return sum(reads * size for reads, size in zip(shared, sizes, strict=True)) / sum(sizes)
+    order, touched = planner.order, 0
+    for rank in range(world_size):
+        begin, end = bounds(order.batch, rank, world_size)
+        if end > begin:
+            touched += (end - 1) // order.lane_batch - begin // order.lane_batch + 1
+    return touched / order.lanes
+
+
+def _samples(planner: Planner) -> str:
+    """How many samples there are, and of how many where some are left out."""
+    every, there = planner.manifest.num_samples, planner.num_samples
+    return f"{every:,}" if there == every else f"{there:,} of {every:,}"
+
+
+def _size(nbytes: float) -> str:
+    power = min(4, int(math.log(max(nbytes, 1), 1024)))
+    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

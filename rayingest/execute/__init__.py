@@ -1,0 +1,1 @@
+"""Who does what a plan says."""

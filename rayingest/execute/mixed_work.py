@@ -1,0 +1,128 @@
+"""What workers do for a mixture: the work of each source on that source's blocks, and one schema for all.
+
+A raw block says in its metadata which source it is of, so that decoders know whose stages its samples go through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, read_shards
+from rayingest.storage.counters import Counters
+from rayingest.transforms.code_mark import code_mark
+from rayingest.transforms.open_block import OpenBlock
+from rayingest.transforms.pipeline import Pipeline, Samples
+from rayingest.transforms.schema_merge import agreed
+from rayingest.transforms.stages import Stage
+
+_SOURCE = b"source"
+
+
+@dataclass(frozen=True)
+class MixedWork:
+    """The work on several sources together, by their names; all put samples together alike."""
+
+    sources: Mapping[str, SourceWork]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self._works[0].pipeline
+
+    @property
+    def skip(self) -> bool:
+        return self._works[0].skip
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        return [stage for work in self._works for stage in work.stages]
+
+    @property
+    def code_mark(self) -> str:
+        return code_mark([work.code_mark for work in self._works])
+
+    @property
+    def spec_bytes(self) -> int:
+        known = [work.spec_bytes for work in self._works]
+        return max(known) if all(known) else 0
+
+    @property
+    def counters(self) -> Counters:
+        return sum((work.counters for work in self._works), Counters())
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        return {name: work.storage_options for name, work in self.sources.items()}
+
+    def made(self, skip: bool, path: str) -> Self:
+        return replace(
+            self, sources={name: work.made(skip, path) for name, work in self.sources.items()}
+        )
+
+    def read(self, spans: Spans) -> list[pa.Table]:
+        return read_shards(spans, self._read_shard)
+
+    def _read_shard(self, span: Span) -> list[pa.Table]:
+        tables = self._works[span.source].read_shard(span)
+        number = str(span.source).encode()
+        return [
+            table.replace_schema_metadata({**(table.schema.metadata or {}), _SOURCE: number})
+            for table in tables
+        ]
+
+    def learnt(self, heads: Sequence[Head]) -> Self:
+        learnt = {}
+        for number, (name, work) in enumerate(self.sources.items()):
+            try:
+                learnt[name] = work.learnt([head for head in heads if head[0][0].source == number])
+            except ConfigError as error:
+                raise ConfigError(f"source {name!r}: {error}") from error
+        schema = agreed({name: work.pipeline.schema or {} for name, work in learnt.items()})
+        return replace(
+            self,
+            sources={
+                name: replace(work, pipeline=replace(work.pipeline, schema=schema))
+                for name, work in learnt.items()
+            },
+        )
+
+    def open(self, table: pa.Table) -> OpenBlock:
+        return self._works[_source_of(table)].open(table)
+
+    def run(
+        self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None
+    ) -> Samples:
+        source = np.array([_source_of(block.table) for block in blocks])[rows.table_of]
+        made: dict[int, Any] = {}
+        samples = Samples()
+        for number in np.unique(source).tolist():
+            places = np.flatnonzero(source == number)
+            wrong: dict[int, DataError] | None = None if bad is None else {}
+            samples = self._works[number].run(blocks, rows.some(places), wrong)
+            if bad is not None and wrong:
+                bad.update((int(places[place]), error) for place, error in wrong.items())
+                places = np.delete(places, list(wrong))
+            made.update(zip(places.tolist(), samples, strict=True))
+        if len(made) == len(samples):
+            return samples  # of one source, with the arrays that its decoders wrote into
+        return Samples(made[place] for place in sorted(made))
+
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        for work in self._works:
+            work.close()
+
+    @property
+    def _works(self) -> list[SourceWork]:
+        return list(self.sources.values())
+
+
+def _source_of(table: pa.Table) -> int:
+    return int(table.schema.metadata[_SOURCE])

@@ -1,0 +1,293 @@
+"""A stream: one data set's description and plan, from which any process makes any part of any batch.
+
+Owns the joint of floor 0's plan with floor 1's work; the one-process reference and the cluster both execute exactly
+this. Knows no Ray and no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.execute.work import Head, Parts, Rows, Span, Spans, Work
+from rayingest.plan.dispatch.block_cache import Sizes
+from rayingest.plan.order.layout import Layout
+from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.planner import Picks, Plan, Planner
+from rayingest.plan.order.replacements import FilledStep
+from rayingest.plan.order.subset import View
+from rayingest.plan.protocols import Columns
+from rayingest.storage.redact import redact
+from rayingest.transforms.schema import RESERVED
+
+_LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
+_SPREAD_BLOCKS, _SPREAD_SAMPLES = 8, 64
+_LEAST_KEPT_BYTES = 256 << 20
+_RUN_ROWS = 1 << 14
+"""Steps are planned together up to so many rows."""
+
+
+def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Spans:
+    """Where these blocks of a manifest, which is that of this source or of several, lie, in the same order."""
+    spans: Spans = []
+    for number in blocks:
+        shard = int(manifest.shard[number])
+        url, size, mark = manifest.url(shard), int(manifest.sizes[shard]), manifest.marks[shard]
+        block = (
+            int(manifest.begin[number]),
+            int(manifest.end[number]),
+            int(manifest.samples[number]),
+        )
+        of = source + manifest.source_of(shard)
+        if spans and (spans[-1].url, spans[-1].source) == (url, of):
+            spans[-1].blocks.append(block)
+        else:
+            spans.append(Span(url, size, mark, [block], of))
+    return spans
+
+
+def heads_of(view: View, source: int = 0, spread: bool = False) -> list[Head]:
+    """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same.
+
+    The first few blocks; with `spread`, behind them, some from all over the rest: where bad samples are skipped, the
+    first shard may hold nothing else.
+    """
+    blocks = np.flatnonzero(view.samples)
+    first, rest = blocks[:_LEARN_BLOCKS], blocks[_LEARN_BLOCKS:]
+    count = min(_SPREAD_BLOCKS, len(rest)) if spread else 0
+    further = rest[[(2 * i + 1) * len(rest) // (2 * count) for i in range(count)]]
+    heads = [_head(view, block, source, _LEARN_SAMPLES) for block in first]
+    return heads + [_head(view, block, source, _SPREAD_SAMPLES) for block in further]
+
+
+def _head(view: View, block: np.ndarray, source: int, most: int) -> Head:
+    rows = view.row(block, np.arange(min(most, view.samples[block])))
+    ordinals = view.manifest.first_ordinal[block] + rows
+    return spans_of(view.manifest, [int(block)], source), Rows(
+        0, np.zeros_like(rows), rows, ordinals
+    )
+
+
+@dataclass(frozen=True)
+class Stream(ABC):
+    """One rank's stream of batches: what is done, on which data, in which order.
+
+    `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat or a stand-in.
+    """
+
+    planner: Plan
+    work: Work
+    flag_valid: bool
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """16 hex digits of the data."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> float:
+        """Bytes of an undecoded sample, on average, near enough."""
+
+    @property
+    @abstractmethod
+    def window_steps(self) -> int:
+        """Steps that blocks are needed for, once they are read."""
+
+    @property
+    @abstractmethod
+    def kept_bytes(self) -> int:
+        """Bytes of blocks that are worth keeping where all is done in one process."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether blocks can only be read one after the other."""
+        return False
+
+    @abstractmethod
+    def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
+        """Expected bytes of every block, with so many more a sample and a block."""
+
+    @abstractmethod
+    def spans(self, blocks: Iterable[int]) -> Spans:
+        """Where these blocks lie, in the same order."""
+
+    @abstractmethod
+    def heads(self) -> list[Head]:
+        """From which the schema is learnt."""
+
+    @abstractmethod
+    def place(self, block: int) -> tuple[str, int | None]:
+        """The shard, as it may be shown, and the beginning of a block in it, None where that says nothing."""
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether the samples that the schema is learnt from are there already."""
+        return True
+
+    def known(self) -> Work | None:
+        """The work as it can be begun with, if nothing needs to be learnt for it."""
+        return self.work if self.work.pipeline.collate is not None else None
+
+    @abstractmethod
+    def learnt(self, work: Work) -> None:
+        """The work has got its schema."""
+
+    @abstractmethod
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        """Blocks were read; what `Work.notes` says of each."""
+
+    def named(self, error: DataError, picks: Picks, row: int) -> DataError:
+        """The error, with what it does not know of the sample in this row and of where that is."""
+        shard, begin = self.place(int(picks.block[row]))
+        return DataError(
+            f"{error.reason}; the offset is that of its block"
+            if error.offset is None and begin is not None
+            else error.reason,
+            shard=error.shard or shard,
+            offset=begin if error.offset is None else error.offset,
+            sample=int(picks.ordinal[row]) if error.sample is None else error.sample,
+            key=None
+            if error.sample is None
+            else error.key,  # else that of whatever sample the damage is at
+            transient=error.transient,
+        )
+
+    def bad(self, step: FilledStep) -> list[DataError]:
+        """What is wrong with each of the step's own samples that has a stand-in, in row order."""
+        rows = sorted(row for row in step.errors if row < step.own.rows)
+        return [self.named(step.errors[row], step.own, row) for row in rows]
+
+    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
+        """The picks from this position on, epoch after epoch, up to and without epoch `epochs`, or for ever."""
+        if not self.planner.steps_in(epoch):
+            return
+        while epochs is None or epoch < epochs:
+            count = 1  # planning ahead pays for those who go on
+            while step < self.planner.steps_in(epoch):
+                run = self.planner.run(epoch, step, count)
+                yield from run
+                step += len(run)
+                count = max(1, min(2 * count, _RUN_ROWS // max(1, run[0].rows)))
+            epoch, step = epoch + 1, 0
+
+    def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
+        """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
+        table_of = np.searchsorted(blocks, picks.block[chosen])
+        lengths = None if picks.length is None else picks.length[chosen]
+        layout = picks.layout if len(table_of) == len(picks.block) else None
+        passes = None if picks.passes is None else picks.passes[chosen]
+        return Rows(
+            picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen], lengths, layout, passes
+        )
+
+    def parts(self, parts: Sequence[tuple[Picks, np.ndarray]], blocks: np.ndarray) -> Parts:
+        """The chosen samples of several steps, as `rows` has them of one."""
+        columns = zip(
+            *((picks.block[rows], picks.row[rows], picks.ordinal[rows]) for picks, rows in parts),
+            strict=True,
+        )
+        block, row, ordinal = map(np.concatenate, columns)
+        bounds = tuple(itertools.accumulate((len(rows) for _, rows in parts), initial=0))
+        cycles = tuple(picks.cycle for picks, _ in parts)
+        packed = [
+            (picks.length[rows], picks, rows) for picks, rows in parts if picks.length is not None
+        ]
+        lengths = np.concatenate([length for length, _, _ in packed]) if packed else None
+        layouts = tuple(
+            picks.layout if len(rows) == len(picks.block) else None for _, picks, rows in packed
+        )
+        own = [picks.passes[rows] for picks, rows in parts if picks.passes is not None]
+        passes = np.concatenate(own) if own else None
+        return Parts(
+            cycles, bounds, np.searchsorted(blocks, block), row, ordinal, lengths, layouts, passes
+        )
+
+    def complete(self, picks: Picks, columns: Columns) -> Columns:
+        """The batch: the columns of all the step's samples, cut to its rows, and what `RESERVED` names.
+
+        The columns of packed rows are those already; `__index__` then has an entry for each of `cu_seqlens`' segments,
+        -1 for what is left of a row. ConfigError where a collate function of the user's gave columns of these names.
+        """
+        taken = [name for name in RESERVED if name in columns]
+        if taken:
+            raise ConfigError(
+                f"collate gave a field {taken[0]!r}, which the loader adds itself: call it something else"
+            )
+        if picks.layout is not None:
+            return {**columns, **self._of_packed(picks, picks.layout)}
+        batch: Columns = {name: column[: picks.rows] for name, column in columns.items()}
+        batch["__index__"] = picks.ordinal[: picks.rows]
+        if picks.source is not None:
+            batch["__source__"] = picks.source[: picks.rows]
+        if self.flag_valid:
+            batch["__valid__"] = picks.valid[: picks.rows]
+        return batch
+
+    def _of_packed(self, picks: Picks, layout: Layout) -> Columns:
+        _, piece = layout.segments
+        index = np.full(len(piece), -1, np.int64)
+        index[piece >= 0] = picks.ordinal[layout.sample[piece[piece >= 0]]]
+        return (
+            {"__index__": index, "__valid__": layout.valid}
+            if self.flag_valid
+            else {"__index__": index}
+        )
+
+
+@dataclass(frozen=True)
+class ManifestStream(Stream):
+    """That of data whose blocks are known before any is read."""
+
+    planner: Planner
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        return self.manifest.fingerprint
+
+    @property
+    def row_bytes(self) -> float:
+        return self.manifest.total_bytes / self.manifest.num_samples
+
+    @property
+    def window_steps(self) -> int:
+        return self.planner.order.window_steps if self.manifest.num_blocks > 1 else 0
+
+    @property
+    def kept_bytes(self) -> int:
+        window = self.planner.order.window_samples / self.planner.world_size
+        return max(
+            _LEAST_KEPT_BYTES,
+            int(1.5 * window * self.manifest.total_bytes / self.planner.num_samples),
+        )
+
+    def sizes(self, row_overhead: int, block_overhead: int) -> np.ndarray:
+        return self.manifest.nbytes + row_overhead * self.manifest.samples + block_overhead
+
+    def spans(self, blocks: Iterable[int]) -> Spans:
+        return spans_of(self.manifest, blocks)
+
+    def heads(self) -> list[Head]:
+        """Of each source its first block, of each its second, and so on."""
+        each = [
+            heads_of(view, source, self.work.skip) for source, view in enumerate(self.planner.views)
+        ]
+        return [
+            head for heads in itertools.zip_longest(*each) for head in heads if head is not None
+        ]
+
+    def place(self, block: int) -> tuple[str, int]:
+        manifest = self.manifest
+        return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
+
+    def learnt(self, work: Work) -> None:
+        pass  # whoever begins elsewhere learns the same
+
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        pass

@@ -1,0 +1,153 @@
+"""A stream of an unbounded source: what workers do for it, and how it is joined to its plan.
+
+Owns what is different where blocks come into being as they are read: where the next one begins, and the fields of the
+samples, travel with the position, in the bookmarks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.execute.stream import Stream
+from rayingest.execute.unbounded.merging import behind
+from rayingest.execute.unbounded.partitions import Partitions
+from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, Work
+from rayingest.plan.dispatch.block_cache import Sizes
+from rayingest.plan.order.offsets import Bookmarks
+from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.stream import UnboundedPlanner
+from rayingest.transforms.schema import schema_from_json, schema_to_json, with_padding
+
+_LEARN_SAMPLES = 8
+_ROW_BYTES = 1024
+"""Until the first have been read."""
+
+
+@dataclass(frozen=True)
+class UnboundedWork(SourceWork):
+    """What a worker does: blocks are read from the partitions."""
+
+    partitions: Partitions = field(kw_only=True)
+
+    def read(self, spans: Spans) -> list[pa.Table]:
+        return self.partitions.read(spans)
+
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        return tuple(map(behind, tables))
+
+    def learnt(self, heads: Sequence[Head]) -> Self:
+        once = replace(self, partitions=Partitions(self.partitions.source))
+        try:
+            return replace(self, pipeline=super(UnboundedWork, once).learnt(heads).pipeline)
+        finally:
+            once.close()
+
+    def close(self) -> None:
+        self.partitions.close()
+
+
+@dataclass(frozen=True)
+class UnboundedStream(Stream):
+    """One rank's stream of batches of records."""
+
+    planner: UnboundedPlanner
+    work: UnboundedWork
+
+    @property
+    def marks(self) -> Bookmarks:
+        """Where the source stands before which step."""
+        return self.planner.marks
+
+    @property
+    def name(self) -> str:
+        return hashlib.blake2b(
+            repr(self.work.partitions.source.names).encode(), digest_size=8
+        ).hexdigest()
+
+    @property
+    def row_bytes(self) -> float:
+        return _ROW_BYTES
+
+    @property
+    def window_steps(self) -> int:
+        return 0
+
+    @property
+    def kept_bytes(self) -> int:
+        return 1
+
+    @property
+    def in_order(self) -> bool:
+        return True
+
+    def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
+        begin, end = self.planner.share
+        return _Alike((end - begin) * (_ROW_BYTES + row_overhead) + block_overhead)
+
+    def spans(self, blocks: Iterable[int]) -> Spans:
+        return self._spans(blocks, self.planner.share)
+
+    def heads(self) -> list[Head]:
+        """The walk's first records, the same ones on every rank."""
+        count, first = min(_LEARN_SAMPLES, self.planner.order.batch), self.marks.first
+        row = np.arange(count)
+        ordinals = first * self.planner.order.batch + row
+        return [
+            (
+                self._spans([self.marks.block(first)], (0, count)),
+                Rows(0, np.zeros_like(row), row, ordinals),
+            )
+        ]
+
+    def place(self, block: int) -> tuple[str, None]:
+        return self.work.partitions.source.what, None
+
+    @property
+    def can_learn(self) -> bool:
+        return self.marks.first_is_read
+
+    def known(self) -> Work | None:
+        if self.marks.schema is None:
+            return super().known()
+        pipeline = self.work.pipeline
+        schema = with_padding(schema_from_json(self.marks.schema), pipeline.padding)
+        return replace(self.work, pipeline=replace(pipeline, schema=schema))
+
+    def learnt(self, work: Work) -> None:
+        if work.pipeline.schema is not None:
+            self.marks.schema = schema_to_json(work.pipeline.schema)
+
+    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+        for block, note in zip(blocks, notes, strict=False):
+            self.marks.note(block, note)
+
+    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
+        return super().steps(epoch, step, epochs) if self.marks.begin(step) else iter(())
+
+    def _spans(self, blocks: Iterable[int], share: tuple[int, int]) -> Spans:
+        """Where these blocks lie: one span for those that follow each other."""
+        rows = (*share, share[1] - share[0])
+        spans: Spans = []
+        for block in blocks:
+            step, mark = self.marks.before(block)
+            if spans and step == spans[-1].size + len(spans[-1].blocks):
+                spans[-1].blocks.append(rows)
+            else:
+                spans.append(Span(self.work.partitions.source.what, step, mark, [rows]))
+        return spans
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Blocks of one size."""
+
+    nbytes: int
+
+    def __getitem__(self, number: int) -> int:
+        return self.nbytes

@@ -1,0 +1,48 @@
+"""Data sets that are functions of an index: no files, no bytes, nothing to fetch. A block is all indices there are.
+
+The raw table has a row an index and takes no memory: `__number__` is a column of nulls, whose values are the numbers of
+its rows. Owns that convention; who makes a sample of an index is a transform's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
+from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.files import Storage
+from rayingest.storage.urls import Listing, Urls
+
+NUMBER = "__number__"
+"""The column of a row's number."""
+
+
+class _Indices(Format):
+    name = "index_only"
+    suffixes = ()
+    option_names = ("samples",)
+    opens_shards = False
+
+    def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
+        """One, by the name that stands for it."""
+        return Listing("", (str(urls),), (int(options["samples"]),), ("",))
+
+    def files(self, url: str, size: int) -> list[tuple[str, int]]:
+        """None."""
+        return []
+
+    def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
+        samples = np.array([shard.size] if shard.size else [], np.int64)
+        return ShardBlocks(samples * 0, samples, samples, samples * 0 + 1)
+
+    def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
+        metadata = {b"shard": shard.url.encode()}
+        return [
+            pa.table({NUMBER: pa.nulls(samples)}, metadata=metadata) for _, _, samples in blocks
+        ]
+
+
+FORMAT = _Indices()

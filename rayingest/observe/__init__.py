@@ -1,5 +1,0 @@
-"""Where the time goes: looking at a running loader, naming what is short, and telling it."""
-
-from rayingest.observe.diagnose import Diagnosis, diagnose, diagnose_ranks
-
-__all__ = ["Diagnosis", "diagnose", "diagnose_ranks"]

@@ -1,0 +1,1 @@
+"""Checked calls and the types of their options."""

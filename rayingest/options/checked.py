@@ -1,0 +1,165 @@
+"""What the calls of the public face take: kinds of values, and calls that refuse anything else before they begin.
+
+A signature says it, once: each option's annotation holds a kind, which says what is taken, and in which words anything
+else is refused. `checked` holds a call to its signature; a configuration's sections are made from the same ones
+(`options_of`). Whether options that are fine by themselves go together, and with the data, is for the call to say.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, create_model
+from pydantic_core import PydanticCustomError
+
+from rayingest.errors import ConfigError
+from rayingest.storage.redact import redact_text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HIDDEN = "hidden"
+_SHOWN = 120
+
+
+class OptionTypeError(ValueError):
+    """Raised by what takes values for a kind, to say more of what is wrong with one."""
+
+
+def option_type(words: str, take: Callable[[Any], Any], *, hidden: bool = False) -> PlainValidator:
+    """A kind of option: values of which `take` makes what the call gets; `words` say what they are.
+
+    `take` raises TypeError or ValueError for any other. A `hidden` value, which may hold credentials, is not shown.
+    """
+
+    def held(value: Any) -> Any:
+        try:
+            return take(value)
+        except OptionTypeError as error:
+            said = f"{error}; {words}"
+        except (TypeError, ValueError):
+            said = words
+        raise PydanticCustomError(_HIDDEN if hidden else "shown", "{said}", {"said": said})  # type: ignore[arg-type]
+
+    return PlainValidator(held)
+
+
+def whole(words: str, least: int = 0, most: int | None = None) -> PlainValidator:
+    """Whole numbers in a range, numpy's too, as Python's; no bool is one."""
+
+    def take(value: Any) -> int:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+        if number < least or (most is not None and number > most):
+            raise ValueError
+        return number
+
+    return option_type(words, take)
+
+
+def one_of(*names: str) -> PlainValidator:
+    """One of these words."""
+    *others, last = map(repr, names)
+
+    def take(value: Any) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise ValueError
+        return value
+
+    return option_type(f"choose {', '.join(others)} or {last}", take)
+
+
+class Options(BaseModel):
+    """Known names, values of their kinds."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True
+    )
+
+
+def options_of(call: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """A call's options, as pydantic's `create_model` takes fields: (annotation, default) by name, `...` for no default.
+
+    An option is whatever can be given by name; names in annotations are those of the call's module.
+    """
+    parameters = inspect.signature(call).parameters.values()
+    return {
+        p.name: (p.annotation, ... if p.default is p.empty else p.default)
+        for p in parameters
+        if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY} and p.name != "self"
+    }
+
+
+def checked(
+    rule: Callable[[Mapping[str, Any]], None] = lambda given: None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Hold a call to the kinds of its options: ConfigError names each that is wrong, its value, and what would work.
+
+    `rule` gets the options that are given, and raises ConfigError for those that do not go together.
+    """
+
+    def hold(call: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(call)
+
+        @functools.cache
+        def model() -> type[Options]:
+            return create_model(
+                call.__name__, __base__=Options, __module__=call.__module__, **options_of(call)
+            )  # type: ignore[call-overload,no-any-return]
+
+        @functools.wraps(call)
+        def held(*args: P.args, **kwargs: P.kwargs) -> R:
+            allowed = model().model_fields
+            for name in kwargs:
+                if name not in allowed:
+                    raise ConfigError(f"there is no option {name!r}; {known_names(name, allowed)}")
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return call(*args, **kwargs)  # which says it with its name
+            given = {name: value for name, value in bound.arguments.items() if name in allowed}
+            try:
+                section = model().model_validate(given)
+            except ValidationError as error:
+                wrong = [
+                    f"{details['loc'][0]}={shown(details)}: {details['msg']}"
+                    for details in error.errors()
+                ]
+                raise ConfigError("; ".join(wrong)) from None
+            taken = {name: getattr(section, name) for name in given}
+            rule(taken)
+            bound.arguments.update(taken)
+            return call(*bound.args, **bound.kwargs)
+
+        return held
+
+    return hold
+
+
+def shown(details: Any) -> str:
+    """The value in one of pydantic's complaints, as it may be shown."""
+    value = details["input"]
+    if details["type"] == _HIDDEN and not isinstance(value, (int, float, type(None))):
+        return f"<{type(value).__name__}>"
+    text = redact_text(repr(value))
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def known_names(name: str, allowed: Iterable[str]) -> str:
+    """What to say of a name that does not exist."""
+    names = list(allowed)
+    return f"allowed: {', '.join(names) or 'none'}{nearest(name, names)}"
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where one of the names is near or contains this one, case aside; else ""."""
+    by_lower = {other.lower(): other for other in allowed}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    near = near or [other for other in by_lower if len(name) > 2 and name.lower() in other][:1]
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,0 +1,1 @@
+"""Which sample is in which row of which step."""

@@ -1,0 +1,214 @@
+"""Turns: which of several sources fills each row of an endless sequence, so that every prefix of it is in proportion.
+
+Just-in-time sequencing (Steiner and Yeomans, "Level schedules for mixed-model, just-in-time processes", 1993): with
+weights n of n_s in C, row after row goes to the source whose next turn is due first, of those whose turn it may be; a
+turn may be, and is due, so that no source is ever one whole sample ahead of its share or behind it, which can always be
+kept. The sequence repeats itself, so a table of one repetition tells every row, and which of its source's it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+MAX_CYCLE = 1 << 16
+"""Weights whose exact proportion takes more rows than this are rounded to parts of so many."""
+NEVER = 1 << 62
+"""The row of what never comes."""
+
+
+class Turns(Protocol):
+    """Which source fills which row, 0 and on without end; a source's rows are numbered too, 0 and on."""
+
+    def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of rows `begin` to `end`: the source of each, and which of that source's rows it is; int64 each."""
+
+    def row(self, source: int, number: np.ndarray) -> np.ndarray:
+        """The row that is this source's row of that number, `NEVER` where there is none; int64."""
+
+
+def counts_of(weights: Sequence[float]) -> tuple[int, ...]:
+    """Weights, 0 or more and not all 0, as the smallest whole numbers in the same proportion.
+
+    Decimals are taken as they are written. Where the sum would be more than `MAX_CYCLE` they are rounded to about that,
+    and none to 0.
+    """
+    parts = [Fraction(str(weight)) for weight in weights]
+    scale = math.lcm(*(part.denominator for part in parts))
+    counts = [int(part * scale) for part in parts]
+    divisor = math.gcd(*counts)
+    counts = [count // divisor for count in counts]
+    total = sum(counts)
+    if total <= MAX_CYCLE:
+        return tuple(counts)
+    return tuple(
+        max(1, round(Fraction(count * MAX_CYCLE, total))) if count else 0 for count in counts
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretch:
+    """Rows of equal weights, from row `begin` on. `before` (int64[sources]): how many rows each source had until then.
+
+    `table` has the source of each row; rows behind it repeat what it has from `loop` on.
+    """
+
+    begin: int
+    before: np.ndarray
+    table: np.ndarray
+    loop: int
+
+    @cached_property
+    def _places(self) -> list[np.ndarray]:
+        """Each source's rows in the table."""
+        return [np.flatnonzero(self.table == source) for source in range(len(self.before))]
+
+    def counts(self, rows: int) -> np.ndarray:
+        """int64[sources]: how many of the first `rows` rows of the stretch each source has."""
+        period = len(self.table) - self.loop
+        times, rest = divmod(max(0, rows - self.loop), period)
+        parts = [
+            np.searchsorted(places, [min(rows, self.loop + rest), self.loop])
+            for places in self._places
+        ]
+        each = [
+            times * (len(places) - part[1]) + part[0]
+            for places, part in zip(self._places, parts, strict=True)
+        ]
+        return np.array(each, np.int64)
+
+    def sources(self, rows: np.ndarray) -> np.ndarray:
+        """The source of each row of the stretch; int64."""
+        period = len(self.table) - self.loop
+        inside = np.where(rows < len(self.table), rows, self.loop + (rows - self.loop) % period)
+        return self.table[inside].astype(np.int64)
+
+    def row(self, source: int, number: np.ndarray) -> np.ndarray:
+        """The row of the stretch that has this source's row of that number, counted in the stretch."""
+        places = self._places[source]
+        first = int(np.searchsorted(places, self.loop))
+        again = len(places) - first
+        if not again:
+            known = number < len(places)
+            return np.where(known, places[np.where(known, number, 0)] if len(places) else 0, NEVER)
+        times, rest = np.divmod(np.maximum(number - first, 0), again)
+        inside = np.where(number < first, number, first + rest)
+        return np.asarray(places[inside] + times * (len(self.table) - self.loop))
+
+
+class LevelTurns:
+    """Turns by weights: `weights` has the row at which counts of each source hold, 0 first, and what these counts are.
+
+    After any number of rows each source has had its exact share of them within less than one. What it lacks is not lost
+    where weights change; with changes that follow each other within a few rows it may be up to two behind.
+    """
+
+    def __init__(self, weights: Mapping[int, Sequence[int]]) -> None:
+        self.changes = sorted(weights)
+        self._stretches: list[_Stretch] = []
+        before = np.zeros(len(weights[0]), np.int64)
+        owed, unit = (
+            [0] * len(before),
+            1,
+        )  # how far each source is behind its share, in parts of a row
+        for place, begin in enumerate(self.changes):
+            counts = weights[begin]
+            rows = self.changes[place + 1] - begin if place + 1 < len(self.changes) else None
+            stretch = _Stretch(begin, before, *_level(counts, owed, unit, rows))
+            self._stretches.append(stretch)
+            if rows is not None:
+                had, finer = stretch.counts(rows), math.lcm(unit, sum(counts))
+                share = [count * rows * (finer // sum(counts)) for count in counts]
+                owed = [
+                    behind * (finer // unit) + more - finer * taken
+                    for behind, more, taken in zip(owed, share, had.tolist(), strict=True)
+                ]
+                before, unit = before + had, finer
+
+    @property
+    def last_change(self) -> int:
+        """The row from which on the weights are the same for ever."""
+        return self.changes[-1]
+
+    def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        parts = [np.zeros(0, np.int64)]
+        for stretch, until in zip(self._stretches, [*self.changes[1:], NEVER], strict=True):
+            first, last = max(begin, stretch.begin), min(end, until)
+            if first < last:
+                parts.append(stretch.sources(np.arange(first, last) - stretch.begin))
+        source = np.concatenate(parts)
+        return source, numbered(source, self.counts(begin))
+
+    def counts(self, rows: int) -> np.ndarray:
+        """int64[sources]: how many of the first `rows` rows each source has."""
+        stretch = max(
+            (one for one in self._stretches if one.begin <= rows), key=lambda one: one.begin
+        )
+        return np.asarray(stretch.before + stretch.counts(rows - stretch.begin))
+
+    def row(self, source: int, number: np.ndarray) -> np.ndarray:
+        before = np.array([stretch.before[source] for stretch in self._stretches])
+        which = np.searchsorted(before, number, side="right") - 1
+        row = np.empty(np.shape(number), np.int64)
+        for place in np.unique(which).tolist():
+            stretch, chosen = self._stretches[place], which == place
+            found = stretch.row(source, number[chosen] - before[place])
+            row[chosen] = np.where(found < NEVER, found + stretch.begin, NEVER)
+        return row
+
+
+def numbered(source: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64: which of its source's rows each row is, if each source had `counts` before the first of them."""
+    number = np.empty(len(source), np.int64)
+    for one in np.unique(source).tolist():
+        rows = np.flatnonzero(source == one)
+        number[rows] = counts[one] + np.arange(len(rows))
+    return number
+
+
+def _level(
+    counts: Sequence[int], owed: Sequence[int], unit: int, rows: int | None
+) -> tuple[np.ndarray, int]:
+    """The table of a stretch of so many rows, or of endless ones, and where its loop begins.
+
+    `owed`: how far each source is behind its share at first, in parts of which a row has `unit`.
+    """
+    cycle, had = sum(counts), [0] * len(counts)
+
+    def allowed(source: int) -> int:
+        """The first row that may be the source's next: it is not one ahead of its share then."""
+        return max(0, (had[source] * unit - owed[source]) * cycle // (counts[source] * unit))
+
+    def due(source: int) -> int:
+        """The last one: without it, it would be one behind."""
+        return -(-((had[source] + 1) * unit - owed[source]) * cycle // (counts[source] * unit)) - 1
+
+    waiting = [(allowed(source), source) for source, count in enumerate(counts) if count]
+    heapq.heapify(waiting)
+    ready: list[tuple[int, int]] = []
+    table: list[int] = []
+    begins: dict[tuple[int, ...], int] = {}
+    while rows is None or len(table) < rows:
+        if len(table) % cycle == 0:
+            ahead = tuple(
+                own - count * (len(table) // cycle) for own, count in zip(had, counts, strict=True)
+            )
+            if ahead in begins:
+                return np.array(table, np.min_scalar_type(len(counts))), begins[ahead]
+            begins[ahead] = len(table)
+        while waiting and waiting[0][0] <= len(table):
+            source = heapq.heappop(waiting)[1]
+            heapq.heappush(ready, (due(source), source))
+        # None may where a source without any weight now is behind: then whose turn comes first.
+        source = heapq.heappop(ready or waiting)[1]
+        table.append(source)
+        had[source] += 1
+        heapq.heappush(waiting, (allowed(source), source))
+    return np.array(table, np.min_scalar_type(len(counts))), 0

@@ -1,0 +1,246 @@
+"""A view: which samples of a manifest there are for an order, and where each lies.
+
+Owns the limits that leave samples out: the first so many, all but those, a part by keyed hash, those that a mask names.
+They are about samples in file order, whatever order they are then put in. An order over a view is the order over a
+manifest of blocks with so many samples each; ordinals stay those of the whole manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from rayingest.errors import ConfigError
+from rayingest.plan.order.keys import fold, hashes_at
+from rayingest.plan.order.manifest import Manifest
+
+_AT_ONCE = 1 << 20
+_SHOWN = 160
+
+
+class Limit(Protocol):
+    """What leaves samples out. Its text names it, in errors and in states."""
+
+    def apply(self, view: View) -> View: ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Some of the manifest's samples, in file order.
+
+    `samples` counts each block's (int64[num_blocks]). Where `rows` is None they are rows in a row, from `first` of each
+    block on; else `rows` has the row in its block of every sample, block after block, in the smallest unsigned type.
+    """
+
+    manifest: Manifest
+    samples: np.ndarray
+    first: np.ndarray
+    rows: np.ndarray | None = None
+
+    @classmethod
+    def whole(cls, manifest: Manifest) -> View:
+        """All samples."""
+        return cls(manifest, manifest.samples, np.zeros_like(manifest.samples))
+
+    def through(self, limits: Iterable[Limit]) -> View:
+        """The view after these limits, one after the other. ConfigError for one that leaves nothing."""
+        view = self
+        for limit in limits:
+            limited = limit.apply(view)
+            if not limited.num_samples:
+                raise ConfigError(f"{limit} leaves none of {view.num_samples:,} samples")
+            view = limited
+        return view
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.samples)
+
+    @cached_property
+    def num_samples(self) -> int:
+        return int(self.samples.sum())
+
+    @cached_property
+    def nbytes(self) -> np.ndarray:
+        """int64[num_blocks]: undecoded bytes of each block that has samples here, as it is read whole; else 0."""
+        return np.where(self.samples > 0, self.manifest.nbytes, 0)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Undecoded bytes of the samples, as far as blocks tell."""
+        return int((self.manifest.nbytes * self.samples // self.manifest.samples).sum())
+
+    @cached_property
+    def first_place(self) -> np.ndarray:
+        """int64[num_blocks]: how many samples of the view lie before each block."""
+        return np.asarray(np.cumsum(self.samples) - self.samples)
+
+    def row(self, block: np.ndarray, nth: np.ndarray) -> np.ndarray:
+        """The row in its block of the nth sample that the view has of it; int64."""
+        if self.rows is None:
+            return np.asarray(self.first[block] + nth)
+        return self.rows[self.first_place[block] + nth].astype(np.int64)
+
+    def take(self, count: int) -> View:
+        """The first `count` samples, or all there are."""
+        samples = np.clip(count - self.first_place, 0, self.samples)
+        return replace(self, samples=samples, rows=None if self.rows is None else self.rows[:count])
+
+    def skip(self, count: int) -> View:
+        """All but the first `count` samples."""
+        gone = np.clip(count - self.first_place, 0, self.samples)
+        rows = None if self.rows is None else self.rows[count:]
+        return replace(self, samples=self.samples - gone, first=self.first + gone, rows=rows)
+
+    def keep(self, chosen: Callable[[np.ndarray], np.ndarray]) -> View:
+        """The samples whose ordinals (int64[n], ascending) are `chosen` (bool[n]); asked a part at a time."""
+        samples = np.zeros_like(self.samples)
+        kind = np.min_scalar_type(int(self.manifest.samples.max(initial=1)))
+        kept: list[np.ndarray] = [np.zeros(0, kind)]
+        for blocks, block, row in self._parts():
+            mask = chosen(self.manifest.first_ordinal[block] + row)
+            samples[blocks] = np.bincount(
+                block[mask] - blocks.start, minlength=blocks.stop - blocks.start
+            )
+            kept.append(row[mask].astype(kind))
+        return replace(self, samples=samples, rows=np.concatenate(kept))
+
+    def ordinals(self) -> Iterator[np.ndarray]:
+        """Those of all samples, ascending, a part at a time; int64."""
+        for _, block, row in self._parts():
+            yield self.manifest.first_ordinal[block] + row
+
+    def _parts(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """All samples by runs of blocks: the blocks, and each sample's block and row."""
+        ends = self.first_place + self.samples
+        begin = 0
+        while begin < self.num_blocks:
+            end = max(
+                begin + 1,
+                int(np.searchsorted(ends, self.first_place[begin] + _AT_ONCE, side="right")),
+            )
+            block = np.repeat(np.arange(begin, end), self.samples[begin:end])
+            nth = np.arange(len(block)) - (self.first_place[block] - self.first_place[begin])
+            yield slice(begin, end), block, self.row(block, nth)
+            begin = end
+
+
+@dataclass(frozen=True)
+class Take:
+    """The first `count` samples."""
+
+    count: int
+
+    def apply(self, view: View) -> View:
+        return view.take(self.count)
+
+    def __str__(self) -> str:
+        return f"take({self.count})"
+
+
+@dataclass(frozen=True)
+class Skip:
+    """All but the first `count` samples."""
+
+    count: int
+
+    def apply(self, view: View) -> View:
+        return view.skip(self.count)
+
+    def __str__(self) -> str:
+        return f"skip({self.count})"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The samples whose keyed hash lies in [begin, end) of 2**64.
+
+    The hash is of the seed, the name of the shard's file and the sample's number in the shard: nothing that is added to
+    the data, neither shards nor samples at a shard's end, moves a sample from one part to another, nor does a copy of
+    all to another folder.
+    """
+
+    begin: int
+    end: int
+    seed: int
+
+    def apply(self, view: View) -> View:
+        manifest = view.manifest
+        names = [path.partition("?")[0].rpartition("/")[2] for path in manifest.paths]
+        words = [
+            int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) for name in names
+        ]
+        keys = np.array([fold("split", self.seed, word) for word in words], np.uint64)
+        counts = np.bincount(manifest.shard, manifest.samples, len(names)).astype(np.int64)
+        ends = np.cumsum(counts)
+
+        def chosen(ordinal: np.ndarray) -> np.ndarray:
+            shard = np.searchsorted(ends, ordinal, side="right")
+            hashed = hashes_at(ordinal - (ends - counts)[shard], keys[shard])
+            return (hashed >= np.uint64(self.begin)) & (hashed <= np.uint64(self.end - 1))
+
+        return view.keep(chosen) if self.end > self.begin else view.take(0)
+
+    def __str__(self) -> str:
+        return f"split({self.begin / 2**64:.6g} to {self.end / 2**64:.6g}, seed {self.seed})"
+
+
+@dataclass(frozen=True, eq=False)
+class Keep:
+    """The samples that `mask` (bool[manifest.num_samples], by ordinal) says; `name` is what made it."""
+
+    name: str
+    mask: np.ndarray
+
+    def apply(self, view: View) -> View:
+        return view.keep(self.mask.__getitem__)
+
+    def __str__(self) -> str:
+        return f"{self.name} [{hashlib.blake2b(np.packbits(self.mask).tobytes(), digest_size=4).hexdigest()}]"
+
+
+def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
+    """Parts side by side of these sizes; what is missing to 1 is in none of them.
+
+    ConfigError for what is no part of the whole, and for parts that come to more than it.
+    """
+    parts, begin, total = [], 0, 0.0
+    if not fractions:
+        raise ConfigError("split takes the sizes of the parts, as in split(0.9, 0.1)")
+    for fraction in fractions:
+        if (
+            isinstance(fraction, bool)
+            or not isinstance(fraction, (int, float))
+            or not 0 < fraction <= 1
+        ):
+            raise ConfigError(
+                f"split: {fraction!r} is no part of the whole; give numbers above 0, up to 1"
+            )
+        total += fraction
+        if total > 1 + 1e-9:
+            raise ConfigError(f"split: the parts come to {total:.6g}, more than the whole")
+        end = 1 << 64 if total > 1 - 1e-9 else int(total * 2.0**64)
+        parts.append(Part(begin, end, seed))
+        begin = end
+    return parts
+
+
+def view_mark(limits: Iterable[Limit]) -> str:
+    """What a state says of a view: the limits in words, where these are many a hash of them; "" for the whole."""
+    return brief(", ".join(map(str, limits)))
+
+
+def brief(words: str) -> str:
+    """The words as a state has them: where they are many, a hash of them."""
+    return (
+        words
+        if len(words) <= _SHOWN
+        else hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+    )

@@ -1,0 +1,165 @@
+"""Parts of the data that shards are made of: which samples, and what is done to them on the way.
+
+Owns what `pack` makes of images, and which fields stay what they are. Knows nothing of shards.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from rayingest.errors import ConfigError, DataError
+from rayingest.execute.work import Rows, Span, Work
+from rayingest.formats.columns import ENCODING
+from rayingest.formats.index_only import NUMBER
+from rayingest.options.checked import known_names
+from rayingest.tools.cli.samples import Sample, SampleBlock
+from rayingest.tools.cli.shard_files import SUFFIXES
+from rayingest.transforms.decoders import IMAGES
+from rayingest.transforms.encodings import value_of
+from rayingest.transforms.images.operations import Decode, Resize
+from rayingest.transforms.images.pixels import open_image
+from rayingest.transforms.rows import Rows as RawRows
+
+_LOSSLESS = ("png",)
+_QUALITY = 95
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What shards are to be. `resize`: pixels of the shorter side of larger images; `decode`: images become arrays."""
+
+    to: str
+    shard_bytes: int
+    resize: int | None = None
+    decode: bool = False
+
+    def __post_init__(self) -> None:
+        if self.to not in SUFFIXES:
+            raise ConfigError(f"--to {self.to}: {known_names(self.to, SUFFIXES)}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of the data, the ordinal of its first sample, and the rows to take of it: None for all."""
+
+    span: Span
+    first: int
+    some: np.ndarray | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.arange(self.span.blocks[0][2]) if self.some is None else self.some
+
+    @property
+    def ordinals(self) -> np.ndarray:
+        return self.first + self.rows
+
+
+def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
+    """The samples of a part: as stages made them, or where there are none as they lie there, images done to."""
+    tables = work.read([part.span])
+    block = work.open(tables[0])
+    raw = block.rows
+    where = raw, part.rows, part.ordinals
+    if work.pipeline.stages:
+        samples, bad = Rows(0, np.zeros_like(part.rows), part.rows, part.ordinals).samples(
+            work, [block]
+        )
+        if bad:
+            raise bad[min(bad)]
+        return SampleBlock(list(samples), *where)
+    for row in part.rows[np.isin(part.rows, list(raw.faults))].tolist():
+        raise DataError(raw.faults[row], **raw.where(row), sample=part.first + row)
+    columns, encodings = {}, {}
+    renamed = {name: _file_name(name, tables[0].schema.field(name)) for name in raw.names}
+    if layout.to == "parquet":
+        columns = {
+            name: _rows_of(raw, name, part)
+            for name in raw.names
+            if _stays(raw, name, renamed[name], layout)
+        }
+        encodings = {
+            name: ends for name in raw.names if (ends := _encoding(tables[0].schema.field(name)))
+        }
+    made: list[Sample] = []
+    for row, ordinal in zip(part.rows.tolist(), part.ordinals.tolist(), strict=True):
+        try:
+            names = [name for name in raw.names if name not in columns]
+            fields = (
+                raw.document(row)
+                if raw.has_documents
+                else {name: raw.value(name, row) for name in names}
+            )
+            made.append(
+                {
+                    name if name in encodings else k: v
+                    for name, value in fields.items()
+                    for k, v in _image(renamed.get(name, name), value, layout)
+                }
+            )
+        except DataError as error:
+            raise DataError(error.reason, **raw.where(row), sample=ordinal) from error
+    return SampleBlock(made, *where, columns, encodings)
+
+
+def _stays(raw: RawRows, name: str, file_name: str, layout: Layout) -> bool:
+    """Whether nothing is to be done to a column, so that it can keep its type."""
+    if (
+        raw.has_documents
+        or name == NUMBER
+        or value_of(_encoding(raw.table.schema.field(name))) is not None
+    ):
+        return False
+    return not ((layout.resize or layout.decode) and file_name.rpartition(".")[2].lower() in IMAGES)
+
+
+def _rows_of(raw: RawRows, name: str, part: Part) -> pa.Array:
+    column = raw.table.column(name)
+    column = column if part.some is None else column.take(pa.array(part.some))
+    return column.combine_chunks()
+
+
+def _encoding(field: pa.Field) -> str:
+    return (field.metadata or {}).get(ENCODING, b"").decode()
+
+
+def _file_name(name: str, field: pa.Field) -> str:
+    """The field's name, with the extension that says what its bytes are."""
+    encoding = _encoding(field)
+    ends = (
+        encoding in (*IMAGES, "json", "txt")
+        and not name.lower().endswith(f".{encoding}")
+        and name != encoding
+    )
+    return f"{name}.{encoding}" if ends else name
+
+
+def _image(name: str, value: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
+    """The field, made smaller or decoded where it is an image and that is asked for."""
+    stem, dot, extension = name.rpartition(".")
+    if (
+        not isinstance(value, bytes)
+        or extension.lower() not in IMAGES
+        or not (layout.resize or layout.decode)
+    ):
+        yield name, value
+        return
+    large = layout.resize is not None and min(open_image(value).size) > layout.resize
+    if not (large or layout.decode):
+        yield name, value
+        return
+    pixels = Resize(layout.resize)(value) if large and layout.resize else Decode()(value)
+    if layout.decode:
+        yield stem or name, pixels
+        return
+    kind = extension.lower() if extension.lower() in _LOSSLESS else "jpg"
+    target = io.BytesIO()
+    Image.fromarray(pixels).save(target, "png" if kind in _LOSSLESS else "jpeg", quality=_QUALITY)
+    yield f"{stem}{dot}{kind}", target.getvalue()

@@ -1,0 +1,140 @@
+"""What a command works on: a configuration's data, or the shards that URLs and a format name.
+
+Owns how its shards and blocks are gone through, many side by side, what is wrong with them told and not raised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import yaml
+
+from rayingest.api.config import load_config
+from rayingest.api.config.document import yaml_problem
+from rayingest.api.dataset import Dataset
+from rayingest.api.mixture import Mixture
+from rayingest.api.readers import READERS
+from rayingest.errors import ConfigError, DataError
+from rayingest.execute.work import Rows, SourceWork, Span, Work
+from rayingest.formats.indexing import index_shard
+from rayingest.options.checked import known_names
+from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.redact import redact
+from rayingest.storage.urls import Listing
+from rayingest.transforms.images.backend import choose_backend
+from rayingest.transforms.pipeline import Samples
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block as it is read: its shard, and the ordinal of its first sample."""
+
+    span: Span
+    first: int
+
+    @property
+    def samples(self) -> int:
+        return self.span.blocks[0][2]
+
+
+def named(source: str, format_name: str | None, options: Sequence[str] | None = None) -> Dataset:
+    """The data of a configuration (`.yaml`), or of URLs in this format, with options of its (`name=value`, a value as
+    YAML has it). ConfigError for neither.
+    """
+    if format_name is None:
+        if options:
+            name = options[0].partition("=")[0]
+            raise ConfigError(
+                f"--option {name}: it goes with --format; a configuration says such in its `read`"
+            )
+        if Path(source).suffix not in {".yaml", ".yml"}:
+            raise ConfigError(
+                f"{redact(source)}: no configuration (.yaml); name the format of data with --format"
+            )
+        return load_config(source).dataset()
+    if format_name not in READERS:
+        raise ConfigError(f"--format {format_name}: {known_names(format_name, READERS)}")
+    return READERS[format_name](source, **dict(map(_option, options or ())))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--option {text}: write it as name=value")
+    try:
+        return name.strip().replace("-", "_"), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--option {name}: no YAML: {yaml_problem(error)}") from None
+
+
+def sources_of(dataset: Dataset) -> list[Dataset]:
+    """What is read, source by source."""
+    return (
+        [leaf.dataset for leaf in dataset.leaves()] if isinstance(dataset, Mixture) else [dataset]
+    )
+
+
+def work_of(dataset: Dataset) -> SourceWork:
+    """The work on each sample, bad ones left out and named."""
+    return dataset.source_work.made(True, choose_backend(None))
+
+
+def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBlocks | DataError]]:
+    """Each shard's number and blocks, or what is wrong with it, in order."""
+
+    def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
+        work = dataset.source_work
+        where = (work.format_name, work.storage, listing.url(shard), int(listing.sizes[shard]))
+        try:
+            return shard, index_shard(*where, dataset.block_bytes, work.strict, work.options)
+        except DataError as error:
+            return shard, error
+
+    return side_by_side(one, range(len(listing)))
+
+
+def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> Iterator[Block]:
+    """A shard's blocks, given the ordinal of its first sample."""
+    for begin, end, samples in zip(
+        blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True
+    ):
+        span = Span(
+            listing.url(shard),
+            int(listing.sizes[shard]),
+            listing.marks[shard],
+            [(begin, end, samples)],
+        )
+        yield Block(span, first)
+        first += samples
+
+
+def decoded(work: Work, block: Block, most: int | None = None) -> tuple[Samples, list[DataError]]:
+    """A block's samples (the first `most`), and what is wrong with the others. DataError where it cannot be read."""
+    rows = np.arange(block.samples if most is None else min(most, block.samples))
+    samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(
+        work, [work.open(table) for table in work.read([block.span])]
+    )
+    return samples, [bad[row] for row in sorted(bad)]
+
+
+def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """The results of a call for each item, in order, a few of them made ahead by threads."""
+    threads = min(16, 2 * (os.cpu_count() or 1))
+    with ThreadPoolExecutor(threads, "rayingest-cli") as pool:
+        under_way: deque[Future[R]] = deque()
+        for item in items:
+            under_way.append(pool.submit(call, item))
+            if len(under_way) > threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()

@@ -1,0 +1,1 @@
+"""The probe: which settings suffice, and what the data costs."""

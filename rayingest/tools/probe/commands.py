@@ -1,0 +1,203 @@
+"""The commands `rayingest probe` and `rayingest top`. Own what is asked and printed; measure and draw nothing."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rayingest.api.config import load_config
+from rayingest.errors import ConfigError
+from rayingest.util.progress import Bar
+
+Told = Callable[[bool], AbstractContextManager[None]]
+"""Given whether to debug, the context in which errors of ours are told in a line."""
+
+_ConfigPath = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")
+]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+
+
+def add_commands(app: typer.Typer, errors_told: Told) -> None:
+    """Give the command line these commands."""
+
+    @app.command()
+    def probe(
+        config: _ConfigPath,
+        seconds: Annotated[
+            float, typer.Option(min=0.5, help="How long each point is measured.")
+        ] = 5.0,
+        step_ms: Annotated[
+            float, typer.Option(min=0.0, help="What a step of the model would take.")
+        ] = 0.0,
+        workers: Annotated[
+            str,
+            typer.Option(
+                help="Numbers of workers, as in 1,2,4; default: up to the cluster's CPUs."
+            ),
+        ] = "",
+        prefetch: Annotated[str, typer.Option(help="As in 1,2,4.")] = "2",
+        batch: Annotated[
+            str, typer.Option(help="Sizes of a step; default: the configuration's.")
+        ] = "",
+        pin: Annotated[str, typer.Option(help="default, on, off, or several of them.")] = "default",
+        report: Annotated[Path, typer.Option(help="Where to write the report.")] = Path(
+            "probe.html"
+        ),
+        trace: Annotated[
+            Path | None, typer.Option(help="Where to write a Chrome trace of the cold run.")
+        ] = None,
+        debug: _Debug = False,
+    ) -> None:
+        """Measure a configuration's pipeline without a model: which settings suffice, and what the data costs."""
+        with errors_told(debug):
+            axes = {
+                "workers": _numbers("workers", workers) if workers else [],
+                "prefetch": _numbers("prefetch", prefetch),
+                "batch": _numbers("batch", batch) if batch else [None],
+                "pin": [_pin(word) for word in pin.split(",")],
+            }
+            _probe(config, seconds, step_ms, axes, report, trace)
+
+    @app.command()
+    def top(
+        address: Annotated[
+            str,
+            typer.Option(
+                metavar="HOST:PORT", help="The cluster's; default: RAY_ADDRESS, or one here."
+            ),
+        ] = "",
+        every: Annotated[
+            float, typer.Option(min=0.5, help="Seconds; Ray has new figures every 10.")
+        ] = 10.0,
+        times: Annotated[
+            int, typer.Option(min=0, help="How often; 0 until it is interrupted.")
+        ] = 0,
+        debug: _Debug = False,
+    ) -> None:
+        """Show the loaders that run on a cluster: rates, waits, queues, and what is short."""
+        with errors_told(debug):
+            _top(address, every, times)
+
+
+def _top(address: str, every: float, times: int) -> None:
+    import ray
+
+    from rayingest.execute.cluster.session import connect_to_running
+    from rayingest.tools.top import Board, scrape, table
+
+    connect_to_running(address or None)
+    board = Board()
+    board.update(scrape(ray.nodes()))
+    for number in itertools.count(1):
+        time.sleep(every)
+        lines = table(board.update(scrape(ray.nodes())))
+        if sys.stdout.isatty():
+            typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
+        typer.echo("\n".join(lines))
+        if number == times:
+            return
+
+
+def _probe(
+    config: Path,
+    seconds: float,
+    step_ms: float,
+    axes: dict[str, list[Any]],
+    report: Path,
+    trace: Path | None,
+) -> None:
+    from rayingest.execute.cluster.cpus import total_cpus
+    from rayingest.execute.cluster.session import connect
+    from rayingest.monitor.trace import Trace
+    from rayingest.tools.probe import probe
+    from rayingest.tools.probe.ablation import RUNS, differential
+    from rayingest.tools.probe.report import costs, page, recommendation
+
+    _check_writable("report", report)
+    if trace is not None:
+        _check_writable("trace", trace)
+    loaded = load_config(config)
+    dataset, options = loaded.dataset(), loaded.loader_options()
+    options = {
+        name: options[name]
+        for name in options
+        if name not in {"workers", "prefetch", "pin_memory", "epochs"}
+    }
+    options |= {"rank": 0, "world_size": 1}
+    trial = probe.Trial(seconds, step_ms / 1e3, options, timeout=options.get("start_timeout", 60.0))
+    connect(trial.timeout)
+    axes["workers"] = axes["workers"] or _up_to(total_cpus())
+    points = [
+        probe.Point(*each)
+        for each in itertools.product(*(axes[n] for n in ("workers", "prefetch", "pin", "batch")))
+    ]
+    results: list[probe.Result] = []
+    runs: list[probe.Result] = []
+    with Bar(total=len(points) + len(RUNS), desc="probing", unit="point") as bar:
+
+        def keep(kept: list[probe.Result], one: probe.Result, what: str) -> None:
+            """With what there was before, in the report too, whatever comes."""
+            kept.append(one)
+            if isinstance(one, probe.NotMeasured):
+                bar.write(f"{what} not measured: {one.why}", file=sys.stderr)
+            else:
+                bar.set_postfix_str(f"{what}: {one.samples_per_second:,.0f} samples/s")
+            bar.update()
+            if probe.measured_of(results):
+                report.write_text(page(f"Probe of {config}", results, runs, step_ms))
+
+        for one in probe.sweep(dataset, points, trial):
+            keep(results, one, str(one.point))
+        if not probe.measured_of(results):
+            raise ConfigError(f"none of {len(points)} point(s) could be measured, as told above")
+        best = probe.knee(results).point
+        spans = None if trace is None else Trace(0)
+        for name, run in zip(RUNS, differential(dataset, best, trial, spans), strict=True):
+            keep(runs, run, f"the {name} run")
+            if spans is not None and trace is not None and name == "cold":
+                spans.write(trace)
+    typer.echo(f"a batch: {costs(runs)}")
+    typer.echo(recommendation(results, step_ms), nl=False)
+    typer.echo(f"# the whole report: {report}")
+
+
+def _check_writable(name: str, path: Path) -> None:
+    """ConfigError at once for a file that could not be written at the end."""
+    was_there = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"--{name} {path}: {error.strerror}; name a file that can be written"
+        ) from error
+    if not was_there:
+        path.unlink()
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise ConfigError(f"--{name} {text}: whole numbers, 1 or more, as in 1,2,4")
+    return numbers
+
+
+def _pin(word: str) -> bool | None:
+    words = {"default": None, "on": True, "off": False}
+    if word not in words:
+        raise ConfigError(f"--pin {word}: choose of {', '.join(words)}")
+    return words[word]
+
+
+def _up_to(cpus: int) -> list[int]:
+    return [*(n for n in (1, 2, 4, 8, 16, 32, 64) if n < cpus), max(1, cpus)]

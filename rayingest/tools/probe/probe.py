@@ -1,0 +1,195 @@
+"""Running a pipeline without a model, over several settings: what each gives, and what it takes.
+
+Owns the measuring of points. One that cannot be measured says why, and is none the less an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rayingest.api.dataset import Dataset
+from rayingest.errors import IngestError
+from rayingest.execute.cluster.cpus import cpus, total_cpus
+from rayingest.execute.cluster.pool import Pool
+from rayingest.monitor.diagnose import Diagnosis, diagnose
+from rayingest.monitor.meter import Meter
+from rayingest.monitor.trace import Trace
+from rayingest.plan.figures.metrics import between
+from rayingest.trainer.loader import Loader
+
+KNEE = 0.95
+"""Of the best rate: the least setting that gives so much is good enough."""
+_WARM_BATCHES = 2
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Point:
+    """Settings to measure; `batch` counts the samples of a global step, None leaves it as described."""
+
+    workers: int
+    prefetch: int = 2
+    pin_memory: bool | None = None
+    batch: int | None = None
+
+    def __str__(self) -> str:
+        words = [f"{self.workers} worker(s)", f"prefetch {self.prefetch}"]
+        words += [] if self.pin_memory is None else ["pinned" if self.pin_memory else "not pinned"]
+        return ", ".join([*words, *([] if self.batch is None else [f"batch {self.batch}"])])
+
+    def batched(self, dataset: Dataset) -> Dataset:
+        """The data set with this batch."""
+        if self.batch is None or dataset.batching is None:
+            return dataset
+        return replace(dataset, batching=replace(dataset.batching, size=self.batch))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How points are measured: each for so many `seconds`, with a model that takes `step` seconds a batch, on a loader
+    of these `options` beside the point's. Decoders have `timeout` seconds to come.
+    """
+
+    seconds: float
+    step: float
+    options: dict[str, Any]
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run's figures: seconds are a batch's, `cpu` is CPUs that this process and the workers kept busy,
+    `memory_bytes` their own memory, `store_bytes` what the loader had in the object store; bytes are the most seen.
+    """
+
+    point: Point
+    samples_per_second: float
+    data_seconds: float
+    copy_seconds: float
+    step_seconds: float
+    cpu: float
+    memory_bytes: int
+    store_bytes: int
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True)
+class NotMeasured:
+    """A run that could not be."""
+
+    point: Point
+    why: str
+
+
+Result = Measured | NotMeasured
+
+
+def sweep(dataset: Dataset, points: Iterable[Point], trial: Trial) -> Iterator[Result]:
+    """Each point measured, in order of workers, so that one pool serves all of a number; none with fewer decoders."""
+    for workers, same in _by_workers(points):
+        with Pool(workers=workers, start_timeout=trial.timeout) as pool:
+            lack = wait_for_decoders(pool, trial.timeout)
+            for point in same:
+                yield NotMeasured(point, lack) if lack else measure(dataset, point, trial, pool)
+
+
+def wait_for_decoders(pool: Pool, timeout: float) -> str:
+    """Once all of its decoders run ""; else, after so many seconds or where there are too few CPUs, what is lacking."""
+    if pool.workers > (total := total_cpus()):
+        return f"{pool.workers} decoders take as many CPUs, and the cluster has {total}"
+    pool.open(0, 1)
+    deadline = time.monotonic() + timeout
+    while (running := sum(member.role == "decoder" for member in pool.members)) < pool.workers:
+        if time.monotonic() > deadline:
+            return f"{running} of {pool.workers} decoders came within {timeout:g} s; {cpus()}"
+        time.sleep(_LOOK_SECONDS)
+    return ""
+
+
+def measure(
+    dataset: Dataset, point: Point, trial: Trial, pool: Pool, trace: Trace | None = None
+) -> Result:
+    """One point, on a pool of its workers."""
+    options = {
+        **trial.options,
+        "prefetch": point.prefetch,
+        "pin_memory": point.pin_memory,
+        "pool": pool,
+    }
+
+    def run() -> Measured:
+        with point.batched(dataset).loader(**options) as loader:
+            if trace is not None and loader.watch is not None:
+                loader.watch.trace(trace.span)
+            return run_loader(loader, point, trial, pool)
+
+    return attempt(point, run)
+
+
+def attempt(point: Point, run: Callable[[], Result]) -> Result:
+    """What it gives, or why it gives nothing: an error of ours, or of the disk."""
+    try:
+        return run()
+    except (IngestError, OSError) as error:
+        return NotMeasured(point, " ".join(str(error).split()) or type(error).__name__)
+
+
+def run_loader(loader: Loader, point: Point, trial: Trial, pool: Pool | None) -> Measured:
+    """What a loader gives, after its first batches."""
+    batches = _endless(loader)
+    for _ in range(_WARM_BATCHES):
+        next(batches)
+        time.sleep(trial.step)
+    meter = Meter(pool)
+    before, begun, rows = loader.figures(), time.monotonic(), 0
+    while time.monotonic() - begun < trial.seconds:
+        rows += len(next(batches)["__index__"])
+        time.sleep(trial.step)
+        meter.look()
+    took = time.monotonic() - begun
+    used, figures = meter.read(), loader.figures()
+    seen = between(before, figures, took)
+    count = max(1.0, seen["batches"])
+    return Measured(
+        point,
+        rows / took,
+        seen["wait_seconds"] / count,
+        (seen["assemble_seconds"] + seen["copy_seconds"]) / count,
+        seen["step_seconds"] / count,
+        used.cpu_seconds / took,
+        used.memory_bytes,
+        figures.get("peak_bytes", 0),
+        diagnose(seen),
+    )
+
+
+def measured_of(results: Iterable[Result]) -> list[Measured]:
+    """Those that could be."""
+    return [one for one in results if isinstance(one, Measured)]
+
+
+def knee(results: Iterable[Result]) -> Measured:
+    """The point with the fewest workers, and then the least of all else, that is as good as the best, nearly.
+
+    ValueError where none could be measured.
+    """
+    points = measured_of(results)
+    enough = KNEE * max(one.samples_per_second for one in points)
+    good = [one for one in points if one.samples_per_second >= enough]
+    return min(
+        good, key=lambda one: (one.point.workers, one.point.prefetch, bool(one.point.pin_memory))
+    )
+
+
+def _by_workers(points: Iterable[Point]) -> Iterator[tuple[int, list[Point]]]:
+    chosen = list(points)
+    for workers in sorted({point.workers for point in chosen}):
+        yield workers, [point for point in chosen if point.workers == workers]
+
+
+def _endless(loader: Loader) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from loader

@@ -1,0 +1,163 @@
+"""What runs on a cluster, from the metrics that its nodes export: a snapshot of every loader, without a Prometheus.
+
+Owns the way back from metrics to figures, and the table. Asks Ray only where its nodes are.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rayingest.monitor.diagnose import diagnose, diagnose_ranks
+from rayingest.plan.figures.metrics import LOOKED_AT, METRICS, NODES, Snapshot, between
+
+_LINE = re.compile(r"^(ray_rayingest_\w+)\{(.*)\} (\S+)")
+_TAG = re.compile(r'(\w+)="([^"]*)"')
+_TIMEOUT_SECONDS = 3.0
+_GONE_SECONDS = 30.0
+"""Without a new look at it a loader's process has ended: Ray exports every 10 s."""
+
+_FIGURES = {
+    (f"ray_{metric.name}" + ("_total" if metric.kind == "counter" else ""), stage): figure
+    for metric in METRICS
+    if metric.kind != "durations"
+    for figure, stage in metric.stages.items()
+}
+
+Key = tuple[str, str, str]
+"""Job, rank and number of a loader."""
+
+
+@dataclass
+class Seen:
+    """A loader's figures as exported. They are those of `stats()`."""
+
+    figures: dict[str, Any] = field(default_factory=lambda: {NODES: {}})
+
+    def add(self, figure: str, node: str, value: float) -> None:
+        """One more value: a figure is the sum of what its nodes tell, and of processes that had the same rank."""
+        if figure == LOOKED_AT:
+            self.figures[figure] = max(value, self.looked_at)
+            return
+        of_node = self.figures[NODES].setdefault(node, {})
+        for figures in (self.figures, of_node):
+            figures[figure] = figures.get(figure, 0.0) + value
+
+    @property
+    def looked_at(self) -> float:
+        """When the loader's process had these figures, by its clock; 0 where it has closed the loader, or ended."""
+        return float(self.figures.get(LOOKED_AT, 0.0))
+
+
+def parse(text: str) -> dict[Key, Seen]:
+    """The loaders in what nodes export, in the text format of Prometheus."""
+    found: dict[Key, Seen] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        tags = dict(_TAG.findall(match[2]))
+        figure = _FIGURES.get((match[1], tags.get("stage", "")))
+        if figure is not None:
+            key = tags.get("JobId", ""), tags.get("rank", ""), tags.get("loader", "")
+            found.setdefault(key, Seen()).add(figure, tags.get("node", ""), float(match[3]))
+    return found
+
+
+def scrape(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """What all these nodes, as `ray.nodes()` gives them, export now; nothing of those that do not answer."""
+    texts = []
+    for node in nodes:
+        if not node["Alive"] or not node.get("MetricsExportPort"):
+            continue
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+                texts.append(answer.read().decode())
+        except OSError:
+            continue
+    return "\n".join(texts)
+
+
+class Board:
+    """What each loader did of late, from one scrape to the next; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looks: dict[
+            Key, list[tuple[float, Seen]]
+        ] = {}  # by when they came: the last two that differ
+
+    def update(self, exported: str) -> dict[Key, Snapshot]:
+        """From what all nodes export now: every loader that lives and was looked at twice, between its last two looks.
+
+        Ray exports less often than it may be asked, and at its own times, so the looks' times are those of the figures.
+        """
+        now, seen = self._clock(), parse(exported)
+        for key, one in seen.items():
+            looks = self._looks.get(key, [])
+            if one.looked_at and (not looks or one.looked_at > looks[-1][1].looked_at):
+                self._looks[key] = [*looks[-1:], (now, one)]
+        for key, looks in list(self._looks.items()):
+            told_closed = key in seen and seen[key].figures.get(LOOKED_AT) == 0
+            if told_closed or now - looks[-1][0] > _GONE_SECONDS:
+                del self._looks[key]
+        return {
+            key: _between(*looks) for key, looks in sorted(self._looks.items()) if len(looks) > 1
+        }
+
+
+def _between(before: tuple[float, Seen], after: tuple[float, Seen]) -> Snapshot:
+    (_, earlier), (_, later) = before, after
+    return between(earlier.figures, later.figures, later.looked_at - earlier.looked_at)
+
+
+_HEADS = (
+    "job",
+    "rank",
+    "loader",
+    "samples/s",
+    "batches/s",
+    "waits",
+    "in store",
+    "queue",
+    "decoders",
+    "bottleneck",
+)
+_WIDTHS = (9, 5, 7, 11, 10, 6, 16, 14, 9, 13)
+
+
+def table(seen: Mapping[Key, Snapshot]) -> list[str]:
+    """Lines: a loader each, and below them the advice for each loader of a job, from all ranks that have it."""
+    if not seen:
+        return [
+            "no loader runs on this cluster, or none has told twice what it did: new figures come every 10 s"
+        ]
+    lines = [_row(_HEADS)]
+    for key, one in seen.items():
+        queue = f"r{one['reads_under_way']:.0f} d{one['decodes_under_way']:.0f} b{one['batches_ready']:.0f}"
+        store = f"{one['bytes_in_flight'] / 2**20:.0f}/{one['max_bytes'] / 2**20:.0f} MiB"
+        rates = (f"{one[name] / one.seconds:,.1f}" for name in ("samples", "batches"))
+        found = diagnose(one)
+        cells = (
+            *key,
+            *rates,
+            f"{found.share:.0%}",
+            store,
+            queue,
+            f"{one['decoders']:.0f}",
+            found.bottleneck,
+        )
+        lines.append(_row(cells))
+    for of in dict.fromkeys((job, loader) for job, _, loader in seen):
+        ranks = {rank: one for (job, rank, loader), one in seen.items() if (job, loader) == of}
+        lines.append(f"job {of[0]}, loader {of[1]}: {diagnose_ranks(ranks)}")
+    return lines
+
+
+def _row(cells: Iterable[str]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))

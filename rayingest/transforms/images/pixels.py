@@ -1,0 +1,172 @@
+"""Encoded image bytes to pixels and pixels to arrays, through Pillow.
+
+Owns what is decoded and what is refused: only formats whose decoders are plain libraries (nothing that starts an
+interpreter), no image above `MAX_PIXELS`, no truncated file, no PNG whose checksums do not hold (other formats have
+none), no number range that 8 bits cannot stand for by a known rule. Owns no geometry. Pillow's own settings belong to
+the user and are never changed.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from contextlib import suppress
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from rayingest.errors import ConfigError, DataError
+
+FORMATS = ("JPEG", "PNG", "PPM", "WEBP", "BMP", "TIFF", "GIF")
+MAX_PIXELS = 89_478_485
+"""Larger images are refused: the size from which Pillow itself warns of a decompression bomb."""
+_OPENERS = (
+    JpegImageFile,
+    PngImageFile,
+    PpmImageFile,
+    WebPImageFile,
+    BmpImageFile,
+    TiffImageFile,
+    GifImageFile,
+)
+"""What `Image.open` tries for `FORMATS`, in their order."""
+
+ImageLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray | Image.Image
+_OPT_IN = "decode the field with images.Decode(max_pixels=...) to raise it"
+_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+
+
+def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
+    """A Pillow image of encoded bytes (not decoded yet), of a uint8 array (H, W) or (H, W, 1|3|4), or as it is.
+
+    Raises DataError for bytes that are no image of `FORMATS`, for values that are no image, and for more than
+    `max_pixels` (default: `MAX_PIXELS`, and what Pillow is set to).
+    """
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        image = _identified(data, anyway=max_pixels is not None)
+        limit = MAX_PIXELS if max_pixels is None else max_pixels
+        if image.width * image.height > limit:
+            raise DataError(
+                f"image of {image.width}x{image.height} pixels refused: the limit is {limit}; {_OPT_IN}"
+            )
+        if image.format == "PNG":
+            _check_png(memoryview(data))
+        return image
+    if isinstance(data, Image.Image):
+        return data
+    if isinstance(data, np.ndarray) and data.dtype == np.uint8:
+        if data.ndim == 3 and data.shape[2] == 1:
+            data = data[:, :, 0]
+        if data.ndim == 2 or (data.ndim == 3 and data.shape[2] in {3, 4}):
+            return Image.fromarray(data)
+    found = (
+        f"{data.dtype} array of shape {data.shape}"
+        if isinstance(data, np.ndarray)
+        else type(data).__name__
+    )
+    raise DataError(
+        f"not an image: {found}; give encoded bytes, a uint8 (H, W[, 1|3|4]) array or a Pillow image"
+    )
+
+
+def size_limit(max_pixels: int | None = None) -> int:
+    """The number of pixels up to which no image is refused for its size."""
+    return (
+        min(MAX_PIXELS, Image.MAX_IMAGE_PIXELS or MAX_PIXELS) if max_pixels is None else max_pixels
+    )
+
+
+def _identified(data: bytes | bytearray | memoryview, anyway: bool) -> Image.Image:
+    """The image whose header this is; `anyway`: also where Pillow would take it for a decompression bomb."""
+    try:
+        if not anyway:
+            return Image.open(io.BytesIO(data), formats=FORMATS)
+        for opener in _OPENERS:
+            with suppress(SyntaxError):  # by which they say that it is no image of their format
+                return opener(io.BytesIO(data))
+    except Image.UnidentifiedImageError:
+        pass
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        how = "PIL.Image.MAX_IMAGE_PIXELS is yours to set" if anyway else _OPT_IN
+        raise DataError(f"image refused: {error}; {how}") from None
+    raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}")
+
+
+def _check_png(data: memoryview) -> None:
+    """That all chunks are there and their checksums hold (https://www.w3.org/TR/png-3/): Pillow does not look."""
+    at, kind = 8, b""
+    while kind != b"IEND":
+        kind, end = bytes(data[at + 4 : at + 8]), at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if len(data) < end + 4:
+            raise DataError(f"PNG is truncated: {len(data)} bytes end inside a chunk")
+        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            raise DataError(
+                f"damaged PNG: the checksum of its chunk {kind!r} at byte {at} does not hold"
+            )
+        at = end + 4
+
+
+def _preview(data: bytes | bytearray | memoryview) -> str:
+    return f"{len(data)} bytes that begin {bytes(data[:12])!r}" if len(data) else "no bytes"
+
+
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
+    """The image in 8 bits a channel, as "RGB", "L" or "RGBA"; the pixels are read here.
+
+    Palettes are looked up, CMYK is converted (of a JPEG as Adobe writes it, inverted), alpha is dropped unless asked
+    for. 16-bit grey is scaled by 1/257 (white stays white), 16-bit colours are cut to 8 bits by Pillow. 32-bit integer
+    and float images have no known range: DataError.
+    """
+    if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in {"PPM", "PNG"}):
+        wide = np.asarray(image).astype(np.uint32)  # Pillow would clip at 255 instead of scaling
+        image = Image.fromarray(((wide * 255 + 32_895) >> 16).astype(np.uint8))
+    elif image.mode in {"I", "F"}:
+        kind = "32-bit integer" if image.mode == "I" else "float"
+        raise DataError(f"{kind} image: its range is not known; read it with a decoder of your own")
+    elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert(
+            "RGBA"
+        )  # Pillow warns where such palettes are converted to anything else
+    if image.mode == mode:
+        image.load()
+        return image
+    return image.convert(mode)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image turned as its EXIF orientation says."""
+    turned: Image.Image = ImageOps.exif_transpose(image)
+    turned.format = image.format  # a copy forgets it, and the range of integer pixels hangs on it
+    return turned
+
+
+def to_array(image: Image.Image, out: np.ndarray | None) -> np.ndarray:
+    """uint8[H, W, C] of an 8-bit image: `out` filled where it is given, else a new writable array."""
+    pixels = np.asarray(image)
+    return put(pixels[:, :, None] if pixels.ndim == 2 else pixels, out)
+
+
+def put(pixels: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """These pixels, uint8[H, W, C], in `out` where it is given, else in an array that is the caller's own."""
+    if out is None:
+        if pixels.base is None and pixels.flags.writeable:
+            return pixels
+        out = np.empty(pixels.shape, np.uint8)
+    elif out.shape != pixels.shape or out.dtype != np.uint8:
+        raise ConfigError(
+            f"out is {out.dtype}{list(out.shape)}, the image uint8{list(pixels.shape)}"
+        )
+    if pixels.strides[1] > 0:
+        out[...] = pixels
+    else:  # mirrored: numpy copies it three bytes at a time, which takes six times as long
+        for channel in range(pixels.shape[2]):
+            out[:, :, channel] = pixels[:, :, channel]
+    return out

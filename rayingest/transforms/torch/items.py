@@ -1,0 +1,156 @@
+"""Samples of a map-style dataset as PyTorch has them: `dataset[i]`, made where samples are decoded.
+
+Owns what becomes of an item's parts, and the random numbers inside the dataset: the global states of Python, numpy and
+torch are seeded for each sample, and put back after it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rayingest.errors import ConfigError
+from rayingest.formats.index_only import NUMBER
+from rayingest.plan.order.keys import fold
+from rayingest.transforms.code_mark import code_mark
+from rayingest.transforms.seeding import drawn_mark, seeded
+from rayingest.transforms.tensors import detached
+
+ITEM = "item"
+"""The field of an item that is left whole."""
+
+
+class _Items:
+    """A dataset in a process that makes its items; shared by that process's threads.
+
+    A number stands for the item of index i where it is i, or i plus a multiple of the length where that comes again.
+    `worker_init_fn(id)` is called once in each process, with the process's id. `whole`: items are not taken apart.
+    """
+
+    fixed_lengths = True  # as torch's own collation has it: 1-D arrays of one field have one length
+
+    def __init__(
+        self, dataset: Any, worker_init_fn: Callable[[int], object] | None, whole: bool
+    ) -> None:
+        self.dataset, self.worker_init_fn, self.whole = dataset, worker_init_fn, whole
+        self.samples = len(dataset)
+        self.__qualname__ = f"{type(dataset).__qualname__}[...]"
+        self.__setstate__(self.__dict__)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({self.__qualname__} {code_mark(type(self.dataset))})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name not in {"_lock", "_ready"}
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock, self._ready = threading.RLock(), False
+
+    def _draw(self, number: int, key: int, get: Callable[[int], Any]) -> Any:
+        again, index = divmod(number, self.samples)
+        with seeded(fold("item", key, again)):
+            return get(index)
+
+    def _set_up(self) -> None:
+        if not self._ready:
+            if self.worker_init_fn is not None:
+                self.worker_init_fn(os.getpid())
+            self._ready = True
+
+
+class Fetch(_Items):
+    """For `Map`: puts `dataset[i]` in the place of a number."""
+
+    def __call__(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        with self._lock:
+            self._set_up()
+            item = self._draw(
+                sample[NUMBER], rng.bit_generator.random_raw(), self.dataset.__getitem__
+            )
+        return {ITEM: detached(item)} if self.whole else fields(item)
+
+
+class FetchTogether(_Items):
+    """For `MapBatches`: puts what the dataset's `__getitems__` gives in the places of numbers; items are left whole.
+
+    Where the dataset draws random numbers, its samples are asked for one by one: they may not depend on which of them
+    come together.
+    """
+
+    _draws = False
+
+    def __call__(
+        self, columns: Mapping[str, Any], rng: list[np.random.Generator]
+    ) -> dict[str, list[Any]]:
+        numbers, keys = columns[NUMBER], [one.bit_generator.random_raw() for one in rng]
+        with self._lock:
+            self._set_up()
+            if not self._draws:
+                with seeded(keys[0]):
+                    before = drawn_mark()
+                    items = self._get([number % self.samples for number in numbers])
+                    self._draws = drawn_mark() != before
+            if self._draws:
+                items = [
+                    self._draw(n, key, lambda i: self._get([i])[0])
+                    for n, key in zip(numbers, keys, strict=True)
+                ]
+        return {ITEM: [detached(item) for item in items]}
+
+    def _get(self, indices: list[int]) -> list[Any]:
+        items = list(self.dataset.__getitems__(indices))
+        if len(items) != len(indices):
+            raise ConfigError(
+                f"__getitems__ of {self.__qualname__} gave {len(items)} items for {len(indices)} indices"
+            )
+        return items
+
+
+class Unpack:
+    """The fields of an item that was left whole."""
+
+    fixed_lengths = True
+
+    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        return fields(sample[ITEM])
+
+    def __repr__(self) -> str:
+        return "Unpack()"
+
+
+class Collate:
+    """A torch `collate_fn` of items as a collate function of samples: the parts of what it returns by name."""
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self.collate_fn = collate_fn
+        self.__qualname__ = (
+            f"by collate_fn {getattr(collate_fn, '__qualname__', type(collate_fn).__qualname__)}"
+        )
+
+    def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        return fields(self.collate_fn([sample[ITEM] for sample in samples]))
+
+
+def fields(item: Any) -> dict[str, Any]:
+    """An item's parts by name: a mapping's by their keys, a tuple's or list's by their places ("0", "1"), of anything
+    else "0". Mappings and tuples inside it are taken apart too ("1.boxes"); lists inside it are values. Gradients are
+    left behind, whether it travels or not.
+    """
+    if isinstance(item, (Mapping, tuple, list)):
+        return dict(_parts("", dict(enumerate(item)) if isinstance(item, list) else item))
+    return {"0": item}
+
+
+def _parts(above: str, item: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(item, (Mapping, tuple)):
+        for name, part in item.items() if isinstance(item, Mapping) else enumerate(item):
+            yield from _parts(f"{above}.{name}" if above else str(name), part)
+    else:
+        yield above, detached(item)

@@ -1,0 +1,151 @@
+"""Filters: evaluated once, kept beside the index, made again when data or code changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rayingest as ri
+from rayingest.api.dataset import Dataset
+from rayingest.build import statistic
+from rayingest.build.scan import scan
+from tests.support.streams import write_shards
+
+
+def lines(folder: Path, count: int = 40) -> str:
+    """JSON Lines of {"i": i, "n": i % 7}, in two files."""
+    for part in (0, 1):
+        rows = [{"i": i, "n": i % 7} for i in range(part * count // 2, (part + 1) * count // 2)]
+        (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+def seen(data: Dataset) -> list[int]:
+    with data.batch(4, partial="short").loader(workers=0) as loader:
+        return [i for batch in loader for i in batch["__index__"].tolist()]
+
+
+def is_even(sample: dict[str, Any]) -> bool:
+    return sample["i"] % 2 == 0
+
+
+def test_filters_and_limits_follow_each_other(tmp_path: Path) -> None:
+    """Each takes what those before it left; ordinals stay those of all samples."""
+    data = ri.read_json(lines(tmp_path), index=tmp_path / "index", block_bytes=64)
+    assert seen(data.where("n < 3")) == [i for i in range(40) if i % 7 < 3]
+    assert seen(data.filter(is_even).skip(2).take(5)) == [4, 6, 8, 10, 12]
+    assert seen(data.skip(2).take(5).filter(is_even)) == [2, 4, 6]
+    both = seen(data.where("n < 3").filter(is_even).shuffle(1))
+    assert sorted(both) == [i for i in range(40) if i % 7 < 3 and i % 2 == 0]
+
+
+def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
+    """No image for an expression on another field, whatever the stages make of it."""
+    data = ri.read_webdataset(write_shards(tmp_path / "shards", [30])).select(
+        image="png", info="json"
+    )
+    filtered = data.decode(image=ri.images.RandomResizedCrop(8)).where('info["i"] % 3 == 0')
+    scan = statistic.StatisticScan(filtered.limits[0], *_manifest(filtered), filtered.work)  # type: ignore[arg-type]
+    assert all(part.args[0].pipeline.columns == ("json",) for part in scan.parts())  # type: ignore[attr-defined]
+    assert np.flatnonzero(scan.join([part() for part in scan.parts()])).tolist() == list(
+        range(0, 30, 3)
+    )
+
+
+def _manifest(data: Dataset) -> Sequence[Any]:
+    with data.batch(1).loader(workers=0):
+        return data.index_cache().load(), data.index_cache()
+
+
+def test_parquet_columns(tmp_path: Path) -> None:
+    """With nulls asked for by name; a comparison with one is an error that names the sample."""
+    pq.write_table(
+        pa.table({"w": [1, None, 3, 4], "x": [1.0, 2.0, 3.0, 4.0]}), tmp_path / "a.parquet"
+    )
+    data = ri.read_parquet(str(tmp_path / "a.parquet"))
+    assert seen(data.where("w is not None and w > 1").select(x="x")) == [2, 3]
+    with pytest.raises(ri.DataError, match=r"where\(w > 1\).*sample 1"):
+        seen(data.where("w > 1"))
+
+
+CALLS = 0
+
+
+def counted(sample: dict[str, Any]) -> bool:
+    global CALLS  # noqa: PLW0603 - what the test counts
+    CALLS += 1
+    return bool(sample["n"] < 3)
+
+
+def test_it_is_evaluated_once_until_the_data_changes(tmp_path: Path) -> None:
+    """Kept beside the index; a shard that was written again has it made again."""
+    (tmp_path / "data").mkdir()
+    data = ri.read_json(lines(tmp_path / "data"), index=tmp_path / "index").filter(counted)
+    (tmp_path / "index").mkdir()
+    first = seen(data)
+    assert seen(data) == first
+    assert CALLS == 40
+    assert len(list((tmp_path / "index").iterdir())) == 2
+    shard = tmp_path / "data" / "0.jsonl"
+    shard.write_text(shard.read_text().replace('"n": 0', '"n": 9'))
+    later = shard.stat().st_mtime_ns + 10**9
+    os.utime(shard, ns=(later, later))
+    assert seen(data) == [i for i in first if not (i < 20 and i % 7 == 0)]
+    assert CALLS == 80
+
+
+def test_lengths_are_those_of_a_field_or_a_function(tmp_path: Path) -> None:
+    """What `len` says, a number as it is, what a function gives; anything else is an error that names the sample."""
+    rows = [{"words": ["a"] * (i % 5), "n": i, "real": 0.5} for i in range(30)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ri.read_json(
+        str(tmp_path / "a.jsonl"), index=tmp_path / "index", block_bytes=100
+    ).shuffle(1)
+
+    def lengths(data: Dataset) -> list[int]:
+        found = scan(data.batch(5, bucketed=True), data.index_cache(), 0, on_ray=False).lengths
+        assert found is not None
+        return found.tolist()
+
+    assert lengths(data.length("words")) == [i % 5 for i in range(30)]
+    assert lengths(data.length("n")) == list(range(30))
+    assert lengths(data.length(lambda sample: 300 + sample["n"])) == list(range(300, 330))
+    with pytest.raises(ri.DataError, match=r"length\(real\) gave 0.5.*sample 0"):
+        lengths(data.length("real"))
+
+
+def test_buckets_need_lengths_and_windows(tmp_path: Path) -> None:
+    """Either missing is said so."""
+    data = ri.read_json(lines(tmp_path)).batch(4, bucketed=True)
+    with pytest.raises(ri.ConfigError, match=r"needs \.length"):
+        data.shuffle(1).loader(workers=0)
+    with pytest.raises(ri.ConfigError, match=r"needs \.shuffle"):
+        data.length("n").loader(workers=0)
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    """Chance before a filter, an answer that is none, nothing left, a field that is not there."""
+    data = ri.read_json(lines(tmp_path))
+    with pytest.raises(ri.ConfigError, match=r"filter\(is_even\) comes after map .*random"):
+        data.map(lambda sample, rng: sample).filter(is_even)
+    with pytest.raises(ri.DataError, match="must say True or False"):
+        seen(data.filter(lambda sample: 3))
+    with pytest.raises(
+        ri.ConfigError, match="a part already of a split with seed=0; give another seed"
+    ):
+        data.split(0.5, 0.5)[0].split(0.5, 0.5)
+    assert len(data.split(0.5, 0.5)[0].split(0.5, 0.5, seed=1)) == 2
+    with pytest.raises(ri.ConfigError, match=r"where\(n > 9\) .*leaves none of 40 samples"):
+        seen(data.where("n > 9"))
+    with pytest.raises(ri.DataError, match="no field 'm'"):
+        seen(data.where("m > 9"))
+    with pytest.raises(ri.ConfigError, match="expression=3"):
+        data.where(3)  # type: ignore[arg-type]

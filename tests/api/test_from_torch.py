@@ -1,0 +1,406 @@
+"""Map-style PyTorch datasets: the batches that torch's DataLoader gives, and the promises of any other data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+import rayingest as ri
+from tests.support.streams import run
+
+N = 103
+
+
+class Pairs:
+    """(a tensor, its label), as torchvision's datasets have it."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.arange(6, dtype=torch.float32).reshape(2, 3) * i, i % 10
+
+
+class Noise:
+    """Dictionaries of what the global random states give."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> dict[str, float]:
+        return {
+            "i": i,
+            "python": random.random(),
+            "numpy": np.random.random(),
+            "torch": torch.rand(()).item(),
+        }
+
+
+class Together(Pairs):
+    """As many items at a time as one likes."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
+        return [self[i] for i in indices]
+
+
+class NoisyTogether(Noise):
+    """Random numbers that depend on who comes together."""
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, float]]:
+        return [self[i] for i in indices]
+
+
+class Odd(Sampler[int]):
+    """A sampler of a user's: other indices in every epoch, and never the even ones."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(5)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.rng.permutation(N // 2) * 2 + 1).tolist())
+
+    def __len__(self) -> int:
+        return N // 2
+
+
+def set_global_seeds() -> None:
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(17)
+
+
+SAMPLERS: dict[str, Callable[[Any], Any]] = {
+    "sequential": SequentialSampler,
+    "random": lambda data: RandomSampler(data, generator=generator()),
+    "weighted": lambda data: WeightedRandomSampler(
+        torch.arange(1, N + 1).float(), 2 * N, generator=generator()
+    ),
+    "subset": lambda data: SubsetRandomSampler(range(5, 77), generator=generator()),
+    "custom": lambda data: Odd(),
+}
+
+
+def batches(dataset: Any, epochs: int = 1, **options: Any) -> list[list[Any]]:
+    with dataset.loader(workers=0, **options) as loader:
+        return [[batch["0"], batch["1"]] for _ in range(epochs) for batch in loader]
+
+
+def same(ours: list[list[Any]], theirs: list[list[Any]]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert all(
+            torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, other, strict=True)
+        )
+
+
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_give_the_data_loaders_batches(name: str, drop: bool) -> None:
+    """Three epochs of each sampler, with and without the rest; the sampler that was given is left as it was."""
+    data = Pairs()
+    mine = SAMPLERS[name](data)
+    ours = ri.from_torch(data, sampler=mine).batch(8, partial="drop" if drop else "short")
+    theirs = DataLoader(data, batch_size=8, sampler=SAMPLERS[name](data), drop_last=drop)
+    same(batches(ours, 3), [batch for _ in range(3) for batch in theirs])
+    assert list(mine) == list(SAMPLERS[name](data))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_generator_that_loader_and_sampler_share_gives_the_data_loaders_batches(
+    workers: int,
+) -> None:
+    """The DataLoader draws its workers' seed from it before each epoch; the generator that was given is left alone."""
+    data, mine, other = Pairs(), generator(), generator()
+    theirs = DataLoader(data, batch_size=8, shuffle=True, generator=other, num_workers=workers)
+    expected = [batch for _ in range(3) for batch in theirs]
+    ours = ri.from_torch(data, sampler=RandomSampler(data, generator=mine), generator=mine)
+    same(batches(ours.batch(8, partial="short"), 3), expected)
+    assert torch.equal(mine.get_state(), generator().get_state())
+    in_batches = BatchSampler(RandomSampler(data, generator=mine), 8, False)
+    same(batches(ri.from_torch(data, batch_sampler=in_batches, generator=mine), 3), expected)
+
+
+@pytest.mark.parametrize("partial", ["drop", "short"])
+def test_distributed_samplers_give_each_rank_its_own(partial: str) -> None:
+    """Every rank's batches are those of a DataLoader with that rank's sampler, in every epoch."""
+    data = Pairs()
+    for rank in range(3):
+        sampler = DistributedSampler(
+            data, num_replicas=3, rank=rank, seed=4, drop_last=partial == "drop"
+        )
+        theirs = DataLoader(data, batch_size=5, sampler=sampler, drop_last=partial == "drop")
+        expected = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            expected += list(theirs)
+        ours = ri.from_torch(data, sampler=sampler).batch(15, partial=partial)
+        same(batches(ours, 2, rank=rank, world_size=3), expected)
+
+
+def test_batch_samplers_give_batches_of_any_size() -> None:
+    """torch's own, and a list of lists; two ranks share each batch."""
+    data = Pairs()
+    made = [BatchSampler(RandomSampler(data, generator=generator()), 10, False) for _ in range(2)]
+    theirs = DataLoader(data, batch_sampler=made[1])
+    same(batches(ri.from_torch(data, batch_sampler=made[0]), 2), [*theirs, *theirs])
+    lists = [[3, 1, 4], [1], [5, 9, 2, 6, 5]]
+    ours = ri.from_torch(data, batch_sampler=lists)
+    same(batches(ours), list(DataLoader(data, batch_sampler=lists)))
+    halves = [batches(ours, rank=rank, world_size=2, uneven=True) for rank in range(2)]
+    joined = [
+        [torch.cat(both) for both in zip(*parts, strict=True)]
+        for parts in zip(*halves, strict=True)
+    ]
+    same(joined, list(DataLoader(data, batch_sampler=lists)))
+
+
+def test_collate_fn_gets_a_ranks_items() -> None:
+    """What it returns is the batch, its parts by name."""
+
+    def stack(items: list[Any]) -> dict[str, Any]:
+        return {
+            "x": torch.stack([x for x, _ in items]),
+            "meta": {"y": torch.tensor([y for _, y in items])},
+        }
+
+    with ri.from_torch(Pairs(), collate_fn=stack).batch(8).loader(workers=0) as loader:
+        batch = next(iter(loader))
+    theirs = next(iter(DataLoader(Pairs(), 8, collate_fn=stack)))
+    assert torch.equal(batch["x"], theirs["x"])
+    assert torch.equal(batch["meta.y"], theirs["meta"]["y"])
+
+
+def test_items_fetched_together_are_the_same() -> None:
+    """`__getitems__` changes nothing; where it draws random numbers, neither does who comes together."""
+    same(batches(ri.from_torch(Together()).batch(8)), batches(ri.from_torch(Pairs()).batch(8)))
+    shuffled = [
+        ri.from_torch(data).shuffle(seed=2) for data in (NoisyTogether(), NoisyTogether(), Noise())
+    ]
+    by_four, by_ten, alone = (
+        sorted(row for step in run(data.batch(size))[0] for row in step)
+        for data, size in zip(shuffled, (4, 10, 10), strict=True)
+    )
+    assert by_four == by_ten
+    assert len(alone) == 40
+
+
+def test_random_numbers_differ_by_sample_and_epoch_and_repeat_by_run() -> None:
+    """Those of Python, numpy and torch; and the caller's global states are left as they were."""
+
+    def epochs() -> list[np.ndarray]:
+        with ri.from_torch(Noise()).shuffle(seed=1).batch(40).loader(workers=0) as loader:
+            both = [next(iter(loader)) for _ in range(2)]
+        rows = [
+            np.stack([b[name].numpy() for name in ("i", "python", "numpy", "torch")], 1)
+            for b in both
+        ]
+        return [row[np.argsort(row[:, 0])][:, 1:] for row in rows]
+
+    set_global_seeds()
+    untouched = [random.random(), np.random.random(), torch.rand(()).item()]
+    set_global_seeds()
+    first, second = epochs()
+    assert [random.random(), np.random.random(), torch.rand(()).item()] == untouched
+    for column in range(3):
+        assert len({*first[:, column], *second[:, column]}) == 80
+    again = epochs()
+    assert np.array_equal(first, again[0])
+    assert np.array_equal(second, again[1])
+
+
+def test_a_sample_that_a_sampler_repeats_draws_other_numbers() -> None:
+    """In one epoch too."""
+    with ri.from_torch(Noise(), sampler=[3, 3, 7, 3]).batch(4).loader(workers=0) as loader:
+        batch = next(iter(loader))
+    assert batch["__index__"].tolist() == batch["i"].tolist() == [3, 3, 7, 3]
+    assert len(set(batch["torch"].tolist())) == 4
+
+
+@pytest.mark.parametrize("name", ["weighted", "custom"])
+def test_a_sampled_run_is_resumed_on_other_ranks(name: str) -> None:
+    """In the second epoch, on two ranks; a state of another sampler is refused."""
+    data = Pairs()
+    ours = ri.from_torch(data, sampler=SAMPLERS[name](data)).batch(10)
+    steps, _ = run(ours, epochs=2)
+    per_epoch = len(steps) // 2
+    _, state = run(ours, epochs=2, steps=per_epoch + 3)
+    again, _ = run(ours, 2, state=state)
+    assert again == steps[per_epoch + 3 :]
+    with pytest.raises(ri.StateError, match="fingerprint"):
+        run(ri.from_torch(data, sampler=list(SAMPLERS[name](data))[::-1]).batch(10), state=state)
+
+
+def test_epochs_of_another_length_go_on_with_what_the_sampler_draws_next() -> None:
+    """Twice through it, and a part of it, whichever batches are the sampler's; resumed in the second epoch."""
+    data = Pairs()
+    sampled = ri.from_torch(data, sampler=SAMPLERS["custom"](data)).batch(10)
+    listed = ri.from_torch(data, batch_sampler=BatchSampler(SAMPLERS["random"](data), 10, False))
+    for ours in (sampled, listed):
+        steps, _ = run(ours, epochs=4)
+        assert run(ours.epoch(passes=2), epochs=2)[0] == steps
+    steps, _ = run(sampled, epochs=3)
+    short = sampled.epoch(samples=60)
+    assert run(short, epochs=2)[0] == steps[:12]
+    _, state = run(short, epochs=2, steps=8)
+    assert run(short, 2, state=state)[0] == steps[8:12]
+
+
+def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
+    """Some of the items, shuffled or not; what a random dataset's items are is nothing to filter by."""
+    data = ri.from_torch(Pairs())
+    assert [i for step in run(data.skip(3).take(8).batch(4))[0] for i, _ in step] == list(
+        range(3, 11)
+    )
+    parts = [
+        run(part.shuffle(seed=1).batch(4, partial="short"))[0] for part in data.split(0.5, 0.5)
+    ]
+    assert sorted(i for steps in parts for step in steps for i, _ in step) == list(range(N))
+    with pytest.raises(ri.ConfigError, match="draws random numbers"):
+        data.filter(bool)
+
+
+class Grown:
+    """Tensors that want gradients: a field, and inside a list; made by others, so that they carry what made them."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        grown = torch.full((2,), float(i), requires_grad=True) * 2
+        return {"x": grown, "parts": [grown, {"y": grown}]}
+
+
+def kept_apart(items: list[Any]) -> dict[str, Any]:
+    return {
+        "x": torch.stack([item["x"] for item in items]),
+        "parts": [item["parts"] for item in items],
+    }
+
+
+def test_gradients_are_left_behind(pool_of_1: ri.Pool) -> None:
+    """Wherever items are made, with a collate function or without."""
+
+    def first(data: Any, **how: Any) -> dict[str, Any]:
+        with data.batch(4).loader(**how) as loader:
+            batch: dict[str, Any] = next(iter(loader))
+            return batch
+
+    for data in (ri.from_torch(Grown()), ri.from_torch(Grown(), collate_fn=kept_apart)):
+        for batch in (first(data, workers=0), first(data, pool=pool_of_1)):
+            assert batch["x"].tolist() == [[2.0 * i] * 2 for i in range(4)]
+            inside = [batch["x"], *(part for x, y in batch["parts"] for part in (x, y["y"]))]
+            assert not any(tensor.requires_grad or tensor.grad_fn for tensor in inside)
+
+
+def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
+    """bfloat16: the error says how, for items as for what a collate function makes of them."""
+
+    class Brief(Pairs):
+        def __getitem__(self, i: int) -> Any:
+            return torch.full((3,), i + 0.5, dtype=torch.bfloat16)
+
+    said = r"numpy has no bfloat16: give it as .float\(\), or its bits as .view\(torch.int16\)"
+    for error, options in ((ri.DataError, {}), (ri.ConfigError, {"collate_fn": torch.stack})):
+        with pytest.raises(error, match=said):
+            run(ri.from_torch(Brief(), **options).batch(4))
+    bits = ri.from_torch(Brief()).map(lambda item: {"x": item["0"].view(torch.int16)}).batch(4)
+    with bits.loader(workers=0, after_copy={"x": lambda bits: bits.view(torch.bfloat16)}) as loader:
+        assert torch.equal(next(iter(loader))["x"], torch.stack([Brief()[i] for i in range(4)]))
+
+
+def test_on_ray_it_is_the_same(pool_of_3: ri.Pool) -> None:
+    """Batches, random numbers, the sampler's order, and the error of an item."""
+    ours = ri.from_torch(
+        Noise(), sampler=WeightedRandomSampler([1.0] * 40, 80, generator=generator())
+    ).batch(8)
+    assert run(ours, epochs=2, pool=pool_of_3)[0] == run(ours, epochs=2)[0]
+    with pytest.raises(ri.DataError, match=r"map Broken\[\.\.\.\]: ValueError: five .*sample 5"):
+        run(ri.from_torch(Broken()).batch(4), pool=pool_of_3)
+
+
+class Broken(Pairs):
+    """One item cannot be had."""
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        if i == 5:
+            raise ValueError("five")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ri.from_torch([]), "it is empty"),
+        (lambda: ri.from_torch(iter([1])), "from_torch_iterable"),
+        (lambda: ri.from_torch(Pairs(), sampler=iter([1])).batch(1), "only once"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1], batch_sampler=[[1]]), "leave one of them out"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).shuffle(), "the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).take(1), "take: the order is the sampler's"),
+        (lambda: ri.from_torch(Pairs(), sampler=[1]).skip(1), "skip: the order is the sampler's"),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).split(0.5),
+            "split: the order is the sampler's",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).where("a > 1"),
+            "where: the order is the sampler's",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).filter(bool),
+            "filter: the order is the sampler's",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).batch(1, bucketed=True),
+            "the order is the sampler's",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), collate_fn=list).batch(1, pad={"a": ri.Pad()}),
+            "a collate function",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), batch_sampler=[[1]]).batch(2),
+            "the batches are the batch_sampler's",
+        ),
+        (
+            lambda: batches(ri.from_torch(Pairs(), sampler=[N]).batch(1)),
+            f"the data has 0 to {N - 1}",
+        ),
+        (lambda: ri.from_torch(Pairs(), generator=generator()), "generator without a sampler"),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1], generator=17),
+            "generator=17: a torch.Generator",
+        ),
+        (
+            lambda: batches(ri.from_torch(Pairs(), batch_sampler=[[1], []])),
+            r"at least one in each, not such as \[\]",
+        ),
+        (
+            lambda: batches(ri.from_torch(Pairs(), batch_sampler=[[1], None])),
+            "lists of indices.*not such as None",
+        ),
+        (lambda: batches(ri.from_torch(Pairs(), sampler=["a"]).batch(1)), "must give indices"),
+    ],
+)
+def test_mistakes_are_told(make: Callable[[], Any], said: str) -> None:
+    """At once, or by the loader."""
+    with pytest.raises(ri.ConfigError, match=said):
+        make()

@@ -1,0 +1,284 @@
+"""Samples that have to be iterated: in the order of any other data, by whichever way their blocks are reached."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+import rayingest as ri
+from rayingest.api.dataset import Dataset
+from tests.support.streams import Step, run
+
+LENGTHS = [13, 1, 40, 0, 27]
+COUNT = sum(LENGTHS)
+
+
+def samples(shard: int) -> Iterator[dict[str, Any]]:
+    """What the global random states give, from the first sample of a shard on."""
+    offset = random.random()
+    for n in range(LENGTHS[shard]):
+        yield {
+            "at": (shard, n),
+            "x": torch.full((3,), float(n)),
+            "noise": offset + np.random.random(),
+            "t": torch.rand(2),
+        }
+
+
+class Counted:
+    """The samples of a shard with a position of its own, which counts how often it is asked; `wrong` by so many."""
+
+    asked = 0
+    wrong = 0
+
+    def __init__(self, shard: int) -> None:
+        self.shard, self.at = shard, 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        while self.at < LENGTHS[self.shard]:
+            self.at += 1
+            type(self).asked += 1
+            yield self.shard, self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"] + self.wrong
+
+
+class OfTheIterator:
+    """A position that is the iterator's."""
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+
+    def __iter__(self) -> Any:
+        return _Iterator(Counted(self.shard))
+
+
+class _Iterator:
+    def __init__(self, counted: Counted) -> None:
+        self.counted, self.samples = counted, iter(counted)
+        self.state_dict, self.load_state_dict = counted.state_dict, counted.load_state_dict
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> tuple[int, int]:
+        return next(self.samples)
+
+
+class Divided(IterableDataset[int]):
+    """Numbers that the workers divide among them."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        assert worker is not None
+        return iter(range(worker.id, COUNT, worker.num_workers))
+
+
+def flat(steps: list[Step]) -> Step:
+    return [row for step in steps for row in step]
+
+
+def iterable(factory: Any = samples, **options: Any) -> Any:
+    return ri.from_torch_iterable(factory, shards=len(LENGTHS), **options)
+
+
+def test_samples_are_those_of_plain_loops() -> None:
+    """In file order each shard's one after the other; fields and types are those that torch's collation would give."""
+    with iterable().batch(COUNT).loader(workers=0) as loader:
+        batch = next(iter(loader))
+    expected = [(shard, n) for shard, length in enumerate(LENGTHS) for n in range(length)]
+    assert list(zip(batch["at.0"].tolist(), batch["at.1"].tolist(), strict=True)) == expected
+    assert torch.equal(
+        batch["x"], torch.tensor([[n] * 3 for _, n in expected], dtype=torch.float32)
+    )
+    assert len({*batch["noise"].tolist()}) == len({*batch["t"][:, 0].tolist()}) == COUNT
+    assert get_worker_info() is None
+
+
+@pytest.mark.parametrize("block_bytes", [100, 600, 1 << 20])
+def test_a_sample_is_the_same_however_it_is_reached(block_bytes: int) -> None:
+    """Shuffled, in two epochs, resumed on two ranks: samples and random numbers of all are those of one plain pass."""
+    plain = sorted(flat(run(iterable().batch(COUNT))[0]))
+    mixed = iterable(block_bytes=block_bytes).shuffle(seed=4, window=20).batch(10)
+    steps, state = run(mixed, epochs=2, steps=11)
+    for epoch in (steps[:8], run(mixed, epochs=2)[0][8:]):
+        assert {*flat(epoch)} <= {*plain}
+        assert len({*flat(epoch)}) == 80
+    assert run(mixed, 2, state=state)[0] == run(mixed, epochs=2)[0][11:]
+
+
+@pytest.mark.parametrize("factory", [Counted, OfTheIterator])
+def test_going_back_is_cheap_where_there_is_a_state_dict(
+    factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks backwards cost one pass, and then each a sample or two more than itself; a wrong state costs the way."""
+    monkeypatch.setattr(Counted, "asked", 0)
+    data = iterable(factory, block_bytes=16 * 10, lengths=LENGTHS).batch(10)
+    source = data.options["source"]
+
+    def backwards() -> int:
+        Counted.asked = 0
+        taken = [[*source.take(2, at, at + 10)] for at in (30, 20, 10, 0)]
+        assert taken == [*reversed([[*source.take(2, at, at + 10)] for at in (0, 10, 20, 30)])]
+        return Counted.asked
+
+    assert backwards() <= 40 + 3 * 11 + 40
+    assert backwards() <= 3 * 11 + 10 + 40
+    monkeypatch.setattr(Counted, "wrong", 1)
+    assert backwards() >= 40 + 30 + 20 + 10
+
+
+def test_a_state_that_goes_on_elsewhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is the same, only slower."""
+    mixed = iterable(Counted, block_bytes=40).shuffle(seed=1).batch(10)
+    right, _ = run(mixed, epochs=2)
+    monkeypatch.setattr(Counted, "wrong", 1)
+    assert run(iterable(Counted, block_bytes=40).shuffle(seed=1).batch(10), epochs=2)[0] == right
+
+
+def test_a_dataset_is_divided_among_shards() -> None:
+    """By what torch says to its workers; each of them has a copy."""
+    with (
+        ri.from_torch_iterable(Divided(), shards=3)
+        .shuffle(seed=1)
+        .batch(COUNT)
+        .loader(workers=0) as loader
+    ):
+        assert sorted(next(iter(loader))["0"].tolist()) == [*range(COUNT)]
+
+
+def test_a_function_divides_by_itself() -> None:
+    """What it gives is in no worker, and so is not divided once more."""
+    workers: list[Any] = []
+
+    def alone(shard: int) -> Iterator[int]:
+        workers.append(get_worker_info())
+        yield shard
+
+    run(ri.from_torch_iterable(alone, shards=3).batch(3))
+    assert {*workers} == {None}
+
+
+def test_lengths_that_promise_too_much_are_named() -> None:
+    """Nothing has changed, and nothing was counted."""
+    data = ri.from_torch_iterable(lambda shard: range(7), shards=2, lengths=[7, 9])
+    with (
+        data.batch(4).loader(workers=0, epochs=1) as loader,
+        pytest.raises(
+            ri.DataError,
+            match=r"lengths promised 9 samples, and the iterable ends before sample 7.*/1, off",
+        ),
+    ):
+        list(loader)
+
+
+def test_lengths_that_are_given_are_not_counted() -> None:
+    """And cut what does not end."""
+    data = ri.from_torch_iterable(
+        lambda shard: itertools.count(1000 * shard), shards=2, lengths=[5, 3]
+    )
+    with data.batch(8).loader(workers=0) as loader:
+        assert next(iter(loader))["0"].tolist() == [0, 1, 2, 3, 4, 1000, 1001, 1002]
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_data_that_has_changed_is_noticed(change: int, tmp_path: Path) -> None:
+    """Samples fewer or more than were counted are an error, until they are counted again."""
+    count = (
+        tmp_path / "count"
+    )  # a file: a change of the code itself, or of its globals, is known without a version
+    count.write_text("24")
+
+    def data(version: str) -> Dataset:
+        return ri.from_torch_iterable(
+            lambda shard: range(int(count.read_text())), shards=2, version=version
+        )
+
+    run(data("before").batch(10))
+    count.write_text(str(24 + change))
+    with pytest.raises(
+        ri.DataError, match=r"changed since it was indexed.*counted again \[shard .*/0"
+    ):
+        run(data("before").batch(10, partial="short"))
+    with data("after").batch(2 * (24 + change)).loader(workers=0) as loader:
+        assert len(loader) == 1
+
+
+def broken(shard: int) -> Iterator[int]:
+    yield from range(7)
+    raise RuntimeError("no more")
+
+
+def test_errors_name_shard_and_sample() -> None:
+    """Those of an iterable, and those of what follows."""
+    with pytest.raises(
+        ri.DataError,
+        match=r"iterating broken: RuntimeError: no more .*broken.* \[shard broken/0, offset 7",
+    ):
+        run(ri.from_torch_iterable(broken, shards=1).batch(1))
+
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"x": 1 / (sample["at.1"] - 5)}
+
+    with pytest.raises(ri.DataError, match=r"map .*fail.*shard samples/0, offset 5, sample 5"):
+        run(iterable().map(fail).batch(10))
+
+
+def test_what_cannot_travel_is_named() -> None:
+    """By its field and sample, whatever is raised where it is pickled."""
+
+    def locked(shard: int) -> list[dict[str, Any]]:
+        return [{"made": 0}, {"made": threading.Lock()}]
+
+    def called(shard: int) -> list[dict[str, Any]]:
+        return [{"made": 0}, {"made": lambda: 1}]
+
+    for factory, kind in ((locked, "lock"), (called, "function")):
+        said = f"field 'made' is a {kind} that cannot be pickled.*make it in .map.*/0, offset 1"
+        with pytest.raises(ri.DataError, match=said):
+            run(ri.from_torch_iterable(factory, shards=1).batch(2))
+
+
+def test_parts_of_it_are_taken_as_of_any_data() -> None:
+    """By fields and by number."""
+    with iterable().where("noise >= 0").skip(12).take(3).batch(3).loader(workers=0) as loader:
+        assert next(iter(loader))["at.0"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ri.from_torch_iterable(3, shards=1), "factory=3: a function of a shard's number"),
+        (lambda: ri.from_torch_iterable(iter([1]), shards=1), "only once"),
+        (
+            lambda: ri.from_torch_iterable(samples, shards=2, lengths=[1]),
+            "lengths has 1 numbers for 2 shards",
+        ),
+        (
+            lambda: ri.from_torch_iterable(samples, shards=1, lengths=["a"]),
+            "how many samples each shard has",
+        ),
+        (
+            lambda: run(ri.from_torch_iterable(lambda i: i, shards=1).batch(1)),
+            "gave a int for shard 0: no iterable",
+        ),
+        (lambda: run(ri.from_torch_iterable(lambda i: [], shards=1).batch(1)), "no sample"),
+    ],
+)
+def test_mistakes_are_told(make: Callable[[], Any], said: str) -> None:
+    """At once, or by the loader."""
+    with pytest.raises(ri.ConfigError, match=said):
+        make()

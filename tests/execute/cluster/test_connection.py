@@ -1,0 +1,69 @@
+"""A loader whose session is shut down, or which a fork has taken along, says so and touches nothing of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+
+FORKED_THEN_SHUT_DOWN = """
+import os, sys, threading
+import ray
+import rayingest as ri
+from tests.streams import images
+
+pattern, address = sys.argv[1:]
+ray.init(address=address, log_to_driver=False)
+loader = images(pattern, 24).loader(workers=1, max_bytes=4 << 20)
+batches = iter(loader)
+next(batches)
+for use in (lambda: next(batches), lambda: iter(loader), loader.stats, loader.close):
+    if not os.fork():
+        try:
+            use()
+            print("quiet", flush=True)
+        except ri.IngestError as error:
+            print(error, flush=True)
+        finally:
+            os._exit(0)
+    os.wait()
+next(batches)
+ray.shutdown()
+try:
+    while True:
+        for batch in loader:
+            pass
+except ri.WorkerError as error:
+    print(error)
+loader.close()
+feeders = [thread for thread in threading.enumerate() if thread.name == "rayingest-feeder"]
+print("connected anew" if ray.is_initialized() else "not connected", feeders)
+"""
+
+
+def test_forked_processes_and_a_session_shut_down(cluster: Any, shards: str) -> None:
+    """Each use in a fork is an error at once, closing there is quiet, the parent goes on; after `ray.shutdown` nothing
+    connects to the cluster that Ray would find.
+    """
+    address = cluster.get_runtime_context().gcs_address
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED_THEN_SHUT_DOWN, shards, address],
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": address},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == 6, done.stdout + done.stderr
+    assert ["a forked process must make" in line for line in said[:3]] == [True] * 3
+    assert said[3] == "quiet"
+    assert "Ray was shut down while the loader was open" in said[4]
+    assert said[5] == "not connected []"
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr

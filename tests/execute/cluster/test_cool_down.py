@@ -1,0 +1,58 @@
+"""Nodes that were out of reach: avoided for a while, unless there is no other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from rayingest.execute.cluster import cool_down
+from rayingest.execute.cluster.cool_down import Avoided, elsewhere
+
+
+def node(name: str, cpus: int = 4, alive: bool = True) -> dict[str, Any]:
+    return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
+
+
+def test_a_node_is_avoided_while_another_has_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head without any is no other, nor is a dead one."""
+    there: list[dict[str, Any]] = []
+    monkeypatch.setattr(cool_down.ray, "nodes", lambda: there)
+    nodes = Avoided(lambda name: None)
+    there[:] = [node("head", 0), node("a"), node("b"), node("dead", alive=False)]
+    assert nodes.nodes() == ()
+    nodes.add("b")
+    assert nodes.nodes() == ("b",)
+    nodes.add("a")
+    assert nodes.nodes() == ()
+    nodes.end("b")
+    assert nodes.nodes() == ("a",)
+    nodes.clear()
+    assert nodes.nodes() == ()
+    assert (elsewhere(()), elsewhere(("a", "b"))) == (
+        {},
+        {"label_selector": {"ray.io/node-id": "!in(a,b)"}},
+    )
+
+
+def test_after_a_while_it_is_said_that_it_is_over(wait_until: Any) -> None:
+    """Once for each time, and never after `clear`."""
+    told, heard = [], threading.Event()
+
+    def over(name: str) -> None:
+        told.append(name)
+        heard.set()
+
+    nodes = Avoided(over, seconds=0.01)
+    nodes.add("a")
+    nodes.add("a")
+    assert heard.wait(10)
+    assert told == ["a"]
+    late = Avoided(over, seconds=60)
+    late.add("b")
+    late.clear()
+    assert told == ["a"]
+    wait_until(
+        lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()), 10
+    )

@@ -1,0 +1,239 @@
+"""Streams of packed rows: what is in them, over Ray as in the calling process, and resumed on other ranks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rayingest as ri
+from rayingest.api.dataset import Dataset
+
+SAMPLES, LENGTH, BATCH = 99, 16, 6
+
+Row = tuple[Any, ...]
+
+
+def tokens_of(ordinal: int) -> list[int]:
+    """Different for every sample, from none to twelve."""
+    return [100 * ordinal + place for place in range(ordinal * 7 % 13)]
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """JSON Lines with the samples' tokens, their labels, and text that is not packed."""
+    folder = tmp_path_factory.mktemp("lines")
+    for part in range(3):
+        samples = [
+            {"tokens": tokens_of(i), "labels": [-t for t in tokens_of(i)], "text": "no" * i}
+            for i in range(part * SAMPLES // 3, (part + 1) * SAMPLES // 3)
+        ]
+        (folder / f"{part}.jsonl").write_text(
+            "".join(json.dumps(sample) + "\n" for sample in samples)
+        )
+    return str(folder)
+
+
+def packed(
+    lines: str, *, cut: bool = True, seed: int | None = 5, window: int = 60, **batch: Any
+) -> Dataset:
+    data = ri.read_json(lines, block_bytes=1000).pack(LENGTH, ["tokens", "labels"], cut=cut)
+    data = data if seed is None else data.shuffle(seed, window=window)
+    return data.batch(BATCH, pad={"labels": ri.Pad(value=-100)}, **batch)
+
+
+def rows(batch: dict[str, Any]) -> list[Row]:
+    """Each packed row with all that is said of it: its columns, and its segments with their samples."""
+    bounds, index = batch["cu_seqlens"].tolist(), batch["__index__"].tolist()
+    assert {str(batch[name].dtype) for name in ("position_ids", "segment_ids", "cu_seqlens")} == {
+        "torch.int32"
+    }
+    assert len(bounds) == len(index) + 1
+    count = len(batch["tokens"])
+    assert bounds[0] == 0
+    assert bounds[-1] == count * LENGTH
+    segments: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for begin, ordinal in zip(bounds, index, strict=False):
+        segments[begin // LENGTH].append((begin % LENGTH, ordinal))
+    columns = [batch[name].tolist() for name in ("tokens", "labels", "position_ids", "segment_ids")]
+    valid = batch["__valid__"].tolist() if "__valid__" in batch else [True] * count
+    return [tuple(map(repr, row)) for row in zip(*columns, segments, valid, strict=True)]
+
+
+def run(
+    data: Dataset,
+    world_size: int = 1,
+    *,
+    state: dict[str, Any] | None = None,
+    epochs: int = 1,
+    **options: Any,
+) -> tuple[list[list[Row]], list[dict[str, Any]]]:
+    """The packed rows of every global step, and the state after each."""
+    options = options or {"workers": 0}
+    steps: list[list[Row]] = []
+    states: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(data.loader(rank=r, world_size=world_size, **options))
+            for r in range(world_size)
+        ]
+        for loader in ranks if state else ():
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        for _ in range(epochs):
+            assert len({len(loader) for loader in ranks}) == 1
+            for parts in zip(*map(iter, ranks), strict=True):
+                steps.append([row for part in parts for row in rows(part)])
+                states.append(ranks[-1].state_dict())
+                assert all(loader.state_dict() == states[-1] for loader in ranks)
+    return steps, states
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_packed_row_is_what_it_says(lines: str, cut: bool) -> None:
+    """Segments hold their samples' tokens and labels, positions from 0; what is left over is filled and told apart."""
+    found: dict[int, list[int]] = {}
+    with packed(lines, cut=cut, partial="short").loader(workers=0) as loader:
+        steps = len(loader)
+        batches = list(loader)
+    assert len(batches) == steps
+    for batch in batches:
+        assert set(batch) == {
+            "tokens",
+            "labels",
+            "position_ids",
+            "segment_ids",
+            "cu_seqlens",
+            "__index__",
+        }
+        flat = {name: column.flatten().tolist() for name, column in batch.items()}
+        bounds = flat["cu_seqlens"]
+        number = 0
+        for begin, end, ordinal in zip(bounds[:-1], bounds[1:], flat["__index__"], strict=True):
+            assert flat["position_ids"][begin:end] == list(range(end - begin))
+            number = 1 if begin % LENGTH == 0 else number + 1
+            tokens, labels = flat["tokens"][begin:end], flat["labels"][begin:end]
+            if ordinal < 0:
+                assert (tokens, labels) == ([0] * len(tokens), [-100] * len(tokens))
+                assert end % LENGTH == 0
+            else:
+                assert labels == [-token for token in tokens]
+                assert set(tokens) <= set(tokens_of(ordinal))
+                found.setdefault(ordinal, []).extend(tokens)
+            assert flat["segment_ids"][begin:end] == [number if ordinal >= 0 else 0] * (end - begin)
+    assert {ordinal: sorted(tokens) for ordinal, tokens in found.items()} == {
+        i: tokens_of(i) for i in range(SAMPLES) if tokens_of(i)
+    }
+
+
+@pytest.mark.parametrize(("cut", "partial"), [(True, "pad"), (False, "short")])
+def test_every_step_can_be_resumed_elsewhere(
+    lines: str, pool_of_1: ri.Pool, cut: bool, partial: str
+) -> None:
+    """From a state after every step, on other ranks, the rest of two epochs is the same; over Ray too."""
+    data = packed(lines, cut=cut, partial=partial)
+    reference, states = run(data, epochs=2)
+    with data.loader(workers=0) as loader:
+        first = len(loader)
+    assert len(json.dumps(states[0])) < 1024
+    assert states[0]["order"] == 3
+    assert run(data, 2, epochs=2, pool=pool_of_1)[0] == reference
+    for step, state in enumerate(states[:-1], 1):
+        assert (
+            run(data, (1, 2, 3)[step % 3], state=state, epochs=1 if step >= first else 2)[0]
+            == reference[step:]
+        )
+    assert run(data, 3, state=states[2], epochs=2, pool=pool_of_1)[0] == reference[3:]
+
+
+def test_the_least_budget_gives_the_same(lines: str, pool_of_1: ri.Pool) -> None:
+    """Where a step's blocks do not fit together, its samples are decoded in parts and packed at the end."""
+    data = packed(lines, window=SAMPLES)
+    with data.loader(pool=pool_of_1, max_bytes=30_000, epochs=1) as loader:
+        steps = [rows(batch) for batch in loader]
+        assert loader.stats()["blocks_reread"] > 0
+    assert steps == run(data)[0]
+
+
+def test_columns_of_parquet_are_packed_as_samples_are(tmp_path: Path, pool_of_1: ri.Pool) -> None:
+    """Whole columns, where no stage touches them, and sample by sample; the column's dtype is kept."""
+    tokens = pa.array([tokens_of(i) for i in range(SAMPLES)], pa.list_(pa.int32()))
+    pq.write_table(
+        pa.table({"tokens": tokens, "labels": tokens}), tmp_path / "a.parquet", row_group_size=20
+    )
+    data = (
+        ri.read_parquet(str(tmp_path / "a.parquet"))
+        .pack(LENGTH, ["tokens", "labels"])
+        .shuffle(1)
+        .batch(BATCH)
+    )
+    reference = run(data)[0]
+    assert run(data, pool=pool_of_1)[0] == reference
+    with data.loader(workers=0) as loader:
+        assert str(next(iter(loader))["tokens"].dtype) == "torch.int32"
+
+
+def test_file_order_goes_straight_through(lines: str) -> None:
+    """Without shuffle, cut rows are the data's tokens in order."""
+    with packed(lines, seed=None).loader(workers=0) as loader:
+        taken = [token for batch in loader for token in batch["tokens"].flatten().tolist()]
+    everything = [token for i in range(SAMPLES) for token in tokens_of(i)]
+    assert taken == everything[: len(taken)]
+    assert len(everything) - len(taken) < BATCH * LENGTH
+
+
+def longer(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "tokens": [*sample["tokens"], 0]}
+
+
+def test_what_is_not_as_planned_is_an_error(lines: str, pool_of_1: ri.Pool) -> None:
+    """A sample that is longer than it was, named with its shard; over Ray too."""
+    data = packed(lines).map(longer)
+    for place in ({"workers": 0}, {"pool": pool_of_1}):
+        with pytest.raises(
+            ri.DataError,
+            match=r"'tokens' has \d+ values here, and \.length said \d+.*jsonl.*sample",
+        ):
+            run(data, **place)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data.epoch(passes=2), r"pack beside epoch"),
+        (lambda data: data.batch(6, collate=list), r"pack beside batch\(collate"),
+        (lambda data: data.batch(6, bucketed=True), r"pack beside batch\(bucketed"),
+        (lambda data: data.batch(6, pad={"text": ri.Pad()}), "'text' is not packed"),
+        (lambda data: data.batch(6, pad={"tokens": ri.Pad(side="left")}), "only the value"),
+        (lambda data: data.shuffle(1, lanes=2), "lanes=2"),
+        (lambda data: data.pack(4, "tokens", cut=False).batch(6), "more than a packed row of 4"),
+        (lambda data: data.pack(4, "cu_seqlens"), "rename the field"),
+        (lambda data: data.pack(4, []), "a field's name, or a list"),
+        (lambda data: data.pack(LENGTH, "text").batch(6), "'text' is no number"),
+        (lambda data: data.batch(1000), "less than one global batch of 1000"),
+    ],
+)
+def test_what_cannot_be_is_refused(lines: str, change: Any, said: str) -> None:
+    with pytest.raises(ri.ConfigError, match=said):
+        run(change(packed(lines)))
+
+
+def test_a_stand_in_cannot_be_had(lines: str) -> None:
+    """Nothing else is as long."""
+    with pytest.raises(ri.ConfigError, match="on_error='skip' beside"):
+        packed(lines).loader(workers=0, on_error="skip")
+
+
+def test_states_name_what_they_are_of(lines: str) -> None:
+    """Another length, way or window is refused with what differs."""
+    state = run(packed(lines))[1][1]
+    longer_rows = packed(lines).pack(32, "tokens").batch(6)
+    for other in (packed(lines, cut=False), packed(lines, window=40), longer_rows):
+        with pytest.raises(
+            ri.StateError, match="grouping: the state has 'cut at 16, windows of 60'"
+        ):
+            run(other, state=state)

@@ -1,0 +1,56 @@
+"""`workers=(least, most)`: decoders come while the loop waits for them, and go when they are idle."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayingest as ri
+from rayingest.monitor import watch
+from rayingest.monitor.diagnose import WAIT_SHARE, wait_share
+from rayingest.plan.figures.metrics import between
+from tests.execute.cluster.test_bottlenecks import BATCH, slow
+from tests.support.streams import joined, write_shards
+
+SECONDS = 100.0
+
+
+def test_decoders_come_and_go_and_the_stream_is_the_same(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 ms of decoding: for steps of 60 ms they come until the wait is under 5 %, for steps of 300 ms one is left."""
+    monkeypatch.setattr(watch, "SCALE_SECONDS", 1.0)
+    data = (
+        ri.read_webdataset(write_shards(tmp_path, [100] * 2, side=2), block_bytes=4096)
+        .select(json="json")
+        .map(slow)
+    )
+    data = data.shuffle(seed=1, window=60).batch(BATCH)
+    with data.loader(workers=0) as loader:
+        reference = [joined([batch]) for _ in range(2) for batch in loader]
+    seen = []
+    with data.loader(workers=(1, 4)) as loader:
+        batches = chain.from_iterable(repeat(loader))
+
+        def share(step: float, steps: int) -> float:
+            """Of its time that a loop waits."""
+            before = loader.figures()
+            for _ in range(steps):
+                seen.append(joined([next(batches)]))
+                time.sleep(step)
+            return wait_share(between(before, loader.figures(), 1.0))
+
+        deadline, first = time.monotonic() + SECONDS, share(0.06, 10)
+        while share(0.06, 10) >= WAIT_SHARE:
+            assert time.monotonic() < deadline
+        assert first > WAIT_SHARE
+        assert 1 < loader.figures()["decoders"] <= 4
+        while loader.figures()["decoders"] > 1:
+            share(0.3, 2)
+            assert time.monotonic() < deadline
+    assert len(seen) >= len(reference)
+    assert seen[: len(reference)] == reference

@@ -1,0 +1,69 @@
+"""Workers: they read every format, and load no library that they do not need."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+import rayingest as ri
+from rayingest.execute.cluster.decoder import BlockNote, Decoded
+from rayingest.execute.work import Span
+from tests.support.streams import images, run
+
+SLOW = {"pandas", "scipy", "sklearn", "torch"}
+"""Each of them takes a worker longer to import than all that it needs."""
+
+
+def slow_imports(worker: Any) -> set[str]:
+    """What an actor has loaded of them."""
+    return SLOW & sys.modules.keys()
+
+
+def test_common_formats_come_over_ray_without_slow_imports(
+    shards: str, tmp_path: Path, cluster: Any
+) -> None:
+    """Tar, Parquet, JSON Lines, in workers of their own: the first batch does not wait for pandas."""
+    table = {
+        "i": list(range(90)),
+        "name": [f"n{i}" for i in range(90)],
+        "pair": [[i, -i] for i in range(90)],
+        "flag": [i % 3 == 0 for i in range(90)],
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=25)
+    lines = [json.dumps({"i": i, "pair": [i, i]}) for i in range(70)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    parquet, lines_of = (
+        ri.read_parquet(str(tmp_path / "*.parquet")),
+        ri.read_json(str(tmp_path / "*.jsonl")),
+    )
+    with ri.Pool(workers=1) as pool:
+        for data in (
+            images(shards, 50),
+            parquet.shuffle(seed=1, window=40).batch(20),
+            lines_of.shuffle(seed=1, window=40).batch(20),
+        ):
+            expected = run(data)
+            assert run(data, pool=pool) == expected
+        assert [
+            ray.get(member.actor.__ray_call__.remote(slow_imports)) for member in pool.members
+        ] == [set()] * 2
+
+
+def test_tasks_of_a_stream_that_has_ended_are_no_errors(pool_of_1: ri.Pool) -> None:
+    """They may come after it was forgotten, and Ray would log each one."""
+    (reader,) = [member.actor for member in pool_of_1.members if member.role == "reader"]
+    (decoder,) = [member.actor for member in pool_of_1.members if member.role == "decoder"]
+    reading = reader.read.options(num_returns=3).remote(
+        "gone", [Span("a.tar", 9, "", [(0, 5, 1), (5, 9, 1)])], 99
+    )
+    decoding = decoder.decode.options(num_returns=2).remote(
+        "gone", None, (), 0, BlockNote((), (), ())
+    )
+    assert ray.get(reading) == [None] * 3
+    assert ray.get(decoding) == [Decoded((), 0.0), []]

@@ -1,0 +1,126 @@
+"""What joins the plan with the data: errors that name what is missing, where, and what there is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rayingest as ri
+from rayingest.api.dataset import Dataset
+from rayingest.execute.stream import ManifestStream, heads_of
+from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.subset import View
+from tests.support.plan_cases import uniform
+from tests.support.streams import write_shards
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, Dataset]:
+    """Ten samples in each format; in tars fields `json` and `png`, elsewhere `i` and `x`."""
+    write_shards(tmp_path / "tars", [10])
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"i": i, "x": 1.5}) + "\n" for i in range(10))
+    )
+    pq.write_table(pa.table({"i": list(range(10)), "x": [1.5] * 10}), tmp_path / "a.parquet")
+    return {
+        "webdataset": ri.read_webdataset(tmp_path / "tars"),
+        "json": ri.read_json(tmp_path / "a.jsonl"),
+        "parquet": ri.read_parquet(tmp_path / "a.parquet"),
+    }
+
+
+def first(data: Dataset) -> dict[str, Any]:
+    with data.batch(4).loader(workers=0) as loader:
+        batch: dict[str, Any] = next(iter(loader))
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("name", "shard", "there"),
+    [
+        ("webdataset", "tars/s-0000.tar", "'__key__', 'json', 'png'"),
+        ("json", "a.jsonl", "'i', 'x'"),
+        ("parquet", "a.parquet", "'i', 'x'"),
+    ],
+)
+def test_a_field_that_is_not_there_is_named_with_those_that_are(
+    sources: dict[str, Dataset], name: str, shard: str, there: str
+) -> None:
+    """By its name in the data and with its shard, also where nothing else was to be read."""
+    there_is = "json" if name == "webdataset" else "i"
+    for data in (sources[name].select(t="nope"), sources[name].select(a=there_is, t="nope")):
+        with pytest.raises(ri.IngestError) as caught:
+            first(data)
+        told = str(caught.value)
+        assert [words for words in ("'nope'", shard, there) if words not in told] == []
+    with pytest.raises(
+        ri.ConfigError, match=f"no field 'nope'; there are {there}.*{shard}, offset 0"
+    ):
+        first(sources[name].decode(nope=str))
+
+
+def test_a_field_that_only_some_lack_is_not_said_to_be_nowhere(tmp_path: Path) -> None:
+    """The sample at fault is named, without a guess."""
+    write_shards(tmp_path, [10])
+    data = (
+        ri.read_webdataset(tmp_path)
+        .select(i="json", image="png")
+        .map(lambda sample: {"i": sample["none"]})
+    )
+    with pytest.raises(ri.DataError, match=r"KeyError: 'none'") as caught:
+        first(data)
+    assert "no sample around it" not in str(caught.value)
+
+
+def test_blocks_to_learn_from_are_the_first_and_some_of_all_over_the_rest() -> None:
+    """The first ones stay what they are, whatever is looked at if they are no good; fewer where there are fewer."""
+    for count in (1, 4, 5, 9, 12, 13, 1000):
+        view = View.whole(uniform(count, 100, 1))
+        ordinals = [rows.ordinals.tolist() for _, rows in heads_of(view, spread=True)]
+        assert ordinals[:4] == [rows.ordinals.tolist() for _, rows in heads_of(view)]
+        blocks = [each[0] // 100 for each in ordinals]
+        assert blocks[:4] == list(range(min(count, 4)))
+        assert blocks == sorted(set(blocks))
+        assert len(blocks) == min(count, 12)
+    assert blocks[4:] == [66, 190, 315, 439, 564, 688, 813, 937]
+
+
+def test_names_of_the_loaders_own_columns_are_refused(sources: dict[str, Dataset]) -> None:
+    """By `select` at once; by what else may give them when it does, instead of being overwritten."""
+    for name in ("__index__", "__valid__"):
+        with pytest.raises(ri.ConfigError, match=f"no field may be called '{name}'"):
+            sources["json"].select(**{name: "i"})
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"__index__": [sample["i"] for sample in samples]}
+
+    data = sources["json"].batch(4, collate=collate)
+    with (
+        data.loader(workers=0) as loader,
+        pytest.raises(ri.ConfigError, match="collate gave a field '__index__'"),
+    ):
+        next(iter(loader))
+
+
+def test_the_offset_of_a_block_is_said_to_be_one(
+    sources: dict[str, Dataset], tmp_path: Path
+) -> None:
+    """Where nothing is known but the sample, as when it ended its worker."""
+    data = sources["json"].batch(4)
+    with data.loader(workers=0):
+        manifest = data.index_cache().load()
+    assert manifest is not None
+    planner = Planner(manifest, data.order(manifest), 0, 1, uneven=False)
+    stream = ManifestStream(planner, data.work, flag_valid=False, manifest=manifest)
+    picks = planner.picks(0, 1)
+    error = stream.named(ri.DataError("it ended its worker"), picks, 2)
+    assert str(error) == (
+        f"it ended its worker; the offset is that of its block [shard {tmp_path}/a.jsonl, offset 0, sample 6]"
+    )
+    known = ri.DataError("no JSON", offset=60)
+    assert stream.named(known, picks, 2).reason == "no JSON"

@@ -1,0 +1,114 @@
+"""Partitions as a reader has them: running ahead of who asks, so far and no further, from any place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rayingest.errors import DataError, EndOfStreamError
+from rayingest.execute.unbounded.merging import Source, behind
+from rayingest.execute.unbounded.partitions import Partitions
+from rayingest.execute.work import Span
+from rayingest.plan.order.offsets import bookmark
+from tests.support.records import Counts, Pair
+
+BEGIN = bookmark(0, [None, None])
+
+
+class Gate:
+    """Numbers up to `open`, then nothing until it is more. Counts who was opened and closed."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.opened, self.closed, self.given = most, 0, 0, 0
+        self.changed = threading.Condition()
+
+    def __call__(self, name: str, offset: int | None) -> Iterator[Pair | None]:
+        self.opened += 1
+        try:
+            for i in range(offset or 0, 1 << 40):
+                while i >= self.most:
+                    with self.changed:
+                        self.changed.wait(0.01)
+                    yield None
+                self.given += 1
+                yield {"i": i}, i + 1
+        finally:
+            self.closed += 1
+
+
+def spans(step: int, at: str, count: int, rows: tuple[int, int] = (0, 4)) -> Any:
+    return [Span("", step, at, [(*rows, rows[1] - rows[0])] * count)]
+
+
+def test_steps_are_read_on_from_where_they_were(wait_until: Any) -> None:
+    """Up to as many as are asked for, those that are there; bookmarks lead on, and each has its own rows alone."""
+    gate = Gate(22)
+    partitions = Partitions(Source(gate, ("a", "b"), 4), ahead=True)
+    step, at, tables = 0, BEGIN, list[pa.Table]()
+    while step < 11:
+        found = partitions.read(spans(step, at, 3, (1, 3)))
+        assert 1 <= len(found) <= 3
+        tables += found
+        step, at = step + len(found), behind(found[-1])
+    assert at == bookmark(0, [22, 22])
+    assert [table.num_rows for table in tables] == [2] * 11
+    assert tables[0].column("__file__").to_pylist() == ["Gate/b", "Gate/a"]
+    assert tables[1].column("__offset__").to_pylist() == [2, 3]
+    assert gate.opened == 2
+    partitions.close()
+    wait_until(lambda: gate.closed == 2)
+
+
+def test_reading_runs_ahead_so_far_and_no_further(wait_until: Any) -> None:
+    """By 16 steps."""
+    gate = Gate(1 << 40)
+    partitions = Partitions(Source(gate, ("a",), 4), ahead=True)
+    at = bookmark(0, [None])
+    partitions.read(spans(0, at, 1))
+    wait_until(lambda: gate.given == 17 * 4)
+    assert gate.given <= 17 * 4
+    partitions.close()
+
+
+def test_who_waits_for_another_place_is_answered(wait_until: Any) -> None:
+    """With nothing; the place that was asked for last is read."""
+    gate = Gate(6)
+    partitions = Partitions(Source(gate, ("a",), 4), ahead=True)
+    (first,) = partitions.read(spans(0, bookmark(0, [None]), 5))
+    answers: list[Any] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(partitions.read(spans(1, behind(first), 1)))
+    )
+    waiting.start()
+    assert partitions.read(spans(7, bookmark(0, [2]), 1))[0].column("__offset__").to_pylist() == [
+        2,
+        3,
+        4,
+        5,
+    ]
+    waiting.join(10)
+    assert answers in ([[]], [])  # nothing, or it asks only now
+    partitions.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_after_an_end_it_is_opened_again(ahead: bool) -> None:
+    """Once there is more; what cannot be reached is an error that nobody takes for the data's."""
+    lengths = [5]
+    partitions = Partitions(Source(Counts(lengths), (0,), 4), ahead=ahead)
+    (table,) = partitions.read(spans(0, bookmark(0, [None]), 3 if ahead else 1))
+    for _ in range(2):
+        with pytest.raises(EndOfStreamError):
+            partitions.read(spans(1, behind(table), 1))
+    lengths[0] = 9
+    (again,) = partitions.read(spans(1, behind(table), 1))
+    assert again.column("__offset__").to_pylist() == ["[4]", "[5]", "[6]", "[7]"]
+    with pytest.raises(DataError, match="what comes before") as caught:
+        partitions.read(spans(3, "", 1))
+    assert caught.value.transient

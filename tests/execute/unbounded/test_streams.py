@@ -1,0 +1,245 @@
+"""Sources without an end: their order, their states, and what is said where something is wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rayingest as ri
+from tests.api.test_from_torch_iterable import flat
+from tests.support.records import Counts, Pair, counts, follow, in_turn, numbers
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
+    batch=st.sampled_from([1, 2, 4, 6]),
+    stop=st.integers(0, 12),
+    world_sizes=st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2])),
+)
+def test_a_state_goes_on_exactly_where_it_was_taken(
+    lengths: Any, batch: int, stop: int, world_sizes: Any
+) -> None:
+    """After any batch, on any number of ranks: the same rows, random numbers included, and at last the same state."""
+    data = counts(lengths, batch)
+    before, after = (min(world_size, batch) for world_size in world_sizes)
+    whole, end = follow(data)
+    assert len(whole) == sum(lengths) // batch
+    stop = min(stop, len(whole))
+    first, state = follow(data, before, steps=stop)
+    rest, again = follow(data, after, state=state)
+    assert first + rest == whole
+    assert again == end
+
+
+def test_the_order_is_one_of_each_in_turn() -> None:
+    """Whoever has ended is left out; what is left of a batch comes when there is more, and `for` goes on there."""
+    lengths = [3, 7, 0, 4]
+    with counts(lengths, 4).loader(workers=0) as loader:
+        seen = [record for batch in loader for record in numbers(batch)]
+        assert seen == in_turn(lengths)[:12]
+        assert [*loader] == []
+        lengths[1] += 3
+        assert [numbers(batch) for batch in loader] == [[(1, 5), (1, 6), (1, 7), (1, 8)]]
+        assert loader.state_dict()["offsets"] == {"0": [3], "1": [9], "2": None, "3": [4]}
+        with pytest.raises(TypeError, match="no len"):
+            len(loader)
+
+
+def test_states_are_json_of_the_offsets() -> None:
+    """And what fields there are, as the first records may be gone by then: no others are learnt."""
+
+    def numbered(name: str, offset: int | None) -> Iterator[Pair]:
+        for i in itertools.count(offset or 0):
+            yield {"x": 0.5 if not offset and i == 0 else i, "name": name}, i + 1
+
+    data = ri.stream(numbered, partitions=["a", "b"]).batch(3)
+    _, state = follow(data, steps=2)
+    assert state["offsets"] == {"a": 3, "b": 3}
+    assert (state["step"], state["turn"]) == (2, "a")
+    assert len(json.dumps(state)) < 400
+    with data.loader(workers=0) as loader:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        batch = next(iter(loader))
+    assert batch["x"].tolist() == [3, 3, 4]
+    assert str(batch["x"].dtype) == "torch.float64"
+    assert batch["__index__"].tolist() == [6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"batch": 4}, "batch: the state has 4, this loader 2"),
+        ({"offsets": {"0": 1}}, r"partitions: the state has \['0'\], this loader \['0', '1'\]"),
+        ({"turn": "7"}, "partitions"),
+        ({"step": -1}, "step: -1"),
+        ({"stream": None, "offsets": None}, "stream: the state has None"),
+        ({"schema": [["z", "<i8", 0, False, None]]}, "has learnt others"),
+    ],
+)
+def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], said: str) -> None:
+    """With all that differs, and the loader goes on as it was."""
+    with counts([9, 9], 2).loader(workers=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ri.StateError, match=said):
+            loader.load_state_dict({**loader.state_dict(), **changed})
+        assert numbers(next(batches)) == [(0, 1), (1, 1)]
+
+
+def test_code_that_changed_is_told_and_fields_are_learnt_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As far as it can be seen."""
+    _, state = follow(counts([9, 9], 2), steps=1)
+    with ri.stream(Counts([9, 9]), partitions=2, seed=5).batch(2).loader(workers=0) as loader:
+        loader.load_state_dict(state)
+        assert "noise" not in next(iter(loader))
+    assert "code has changed" in caplog.text
+
+
+def raises(message: str) -> Callable[..., Iterator[Pair]]:
+    def broken(name: str, offset: int | None) -> Iterator[Pair]:
+        yield from (({"x": i}, i + 1) for i in range(offset or 0, 3))
+        if name == "b":
+            raise RuntimeError(message)
+        yield from (({"x": i}, i + 1) for i in range(3, 9))
+
+    return broken
+
+
+def test_a_source_that_raises_is_named_with_its_place() -> None:
+    """The batches before it come; and a bad record's place is the offset where it begins."""
+    data = ri.stream(raises("no broker"), partitions=["a", "b"]).batch(2)
+    with data.loader(workers=0, on_error="skip") as loader:
+        batches = iter(loader)
+        assert [next(batches)["x"].tolist() for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
+        where = (
+            r"reading .*broken: RuntimeError: no broker \(in .*\) \[shard .*broken/b, offset 3\]"
+        )
+        with pytest.raises(ri.DataError, match=where):
+            next(batches)
+        assert loader.step == 3
+        with pytest.raises(ri.DataError, match=where):
+            next(iter(loader))
+
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"x": 1 / (sample["i"] - 4)}
+
+    with pytest.raises(
+        ri.DataError, match=r"fail.*ZeroDivision.* \[shard Counts/1, offset \[4\], sample 8\]"
+    ):
+        follow(ri.stream(Counts([4, 9]), partitions=2).map(fail).batch(4))
+
+
+def test_bad_records_are_skipped_where_that_is_asked_for() -> None:
+    """Another record of the rank's own rows stands in, flagged."""
+
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["i"] == 12:
+            raise ValueError("twelve")
+        return sample
+
+    data = ri.stream(Counts([32])).map(fail).batch(16)
+    with data.loader(workers=0, on_error="skip") as loader:
+        batch, clean = [*loader]
+    assert batch["__valid__"].tolist() == [i != 12 for i in range(16)]
+    assert int(batch["i"][12]) in {*range(16)} - {12}
+    assert clean["__valid__"].all()
+
+
+def test_none_is_no_record() -> None:
+    """A source that has none yet may say so, and is asked again."""
+
+    def halting(name: int, offset: int | None) -> Iterator[Pair | None]:
+        for i in range(offset or 0, 6):
+            yield from (None, ({"x": i}, i + 1), None)
+
+    with ri.stream(halting).batch(3).loader(workers=0) as loader:
+        assert [batch["x"].tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: 3, r"gave a int: it must give an iterator of \(sample, offset\)"),
+        (lambda: [3], r"partition 0 gave 3; its items must be pairs \(sample, offset\)"),
+        (lambda: [({"x": 1}, 2, 3)], "must be pairs"),
+        (lambda: [(1, {"x": 1})], "must be pairs"),
+        (lambda: [({"x": 1}, None)], "must be pairs"),
+        (
+            lambda: [({"x": 1}, {1})],
+            r"partition 0 gave the offset \{1\}, a set, which JSON does not have",
+        ),
+        (lambda: [({"x": 1}, float("nan"))], "the offset nan, a float"),
+    ],
+)
+def test_what_open_at_may_not_give_is_told(made: Callable[[], Any], said: str) -> None:
+    """In one line that says what it must be."""
+    with pytest.raises(ri.ConfigError, match=said):
+        follow(ri.stream(lambda name, offset: made()).batch(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda data: data.shuffle(), "shuffle: which records of a stream come.*Counts"),
+        (lambda data: data.where("i > 3"), "where: which records"),
+        (lambda data: data.filter(bool), "filter: which records"),
+        (lambda data: data.take(3), "take: which records"),
+        (lambda data: data.skip(3), "skip: which records"),
+        (lambda data: data.split(0.5, 0.5), "split: which records"),
+        (lambda data: data.length("ragged"), "length: which records"),
+        (lambda data: data.pack(8, "ragged"), "pack: which records"),
+        (lambda data: data.epoch(samples=8), "epoch: which records"),
+        (lambda data: data.batch(4, bucketed=True), "bucketed=True.: which records"),
+        (lambda data: data.batch(max_tokens=4), "max_tokens=.*which records"),
+        (lambda data: data.weighted("i"), "weighted: which records"),
+        (
+            lambda data: data.batch(4, partial="pad").loader(workers=0),
+            "partial='pad'.: which records",
+        ),
+        (lambda data: data.to_ray(), "this is done with data that ends"),
+        (lambda data: data.batch(4).loader(workers=0, epochs=2), "epochs=2: a stream is one epoch"),
+        (
+            lambda data: data.batch(4).loader(workers=0, rank=0, world_size=3),
+            "does not divide over 3 ranks",
+        ),
+        (lambda data: ri.stream(3), "open_at=3"),
+        (
+            lambda data: ri.stream(Counts([]), partitions=0),
+            "partitions=0: how many partitions there are",
+        ),
+        (lambda data: ri.stream(Counts([]), partitions=["a", "a"]), "different names"),
+        (lambda data: ri.stream(Counts([]), partitions="a"), "different names"),
+    ],
+)
+def test_what_a_stream_cannot_be_is_refused(make: Callable[[Any], Any], said: str) -> None:
+    """At once, in one line that names it."""
+    with pytest.raises(ri.ConfigError, match=said):
+        make(ri.stream(Counts([9])))
+
+
+def test_collate_and_padding_are_as_of_any_data() -> None:
+    """Also on from a state, which has no fields where a function puts them together."""
+    padded = (
+        ri.stream(Counts([9]))
+        .select(ragged="ragged")
+        .batch(3, pad={"ragged": ri.Pad(value=-1, multiple_of=4)})
+    )
+    _, state = follow(padded, steps=1)
+    with padded.loader(workers=0) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader))["ragged"].tolist() == [[-1] * 4, [0, -1, -1, -1], [0, 1, -1, -1]]
+    collated = ri.stream(Counts([9])).batch(
+        3, collate=lambda samples: {"i": [sample["i"] for sample in samples]}
+    )
+    steps, state = follow(collated, steps=1)
+    assert state["schema"] is None
+    assert len(flat(steps + follow(collated, state=state)[0])) == 9

@@ -1,0 +1,65 @@
+"""Diagnosis from made-up snapshots: what is named, why, and which setting would help."""
+
+from __future__ import annotations
+
+import pytest
+
+from rayingest.monitor.diagnose import diagnose, diagnose_ranks
+from tests.monitor.cases import CASES, snapshot
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bottleneck_is_named_with_what_would_remove_it(case: str) -> None:
+    """For each kind of shortage, and for none."""
+    seen, name, settings = CASES[case]
+    found = diagnose(seen)
+    assert (found.bottleneck, dict(found.settings)) == (name, settings)
+    assert str(found).startswith(f"{name}: {found.evidence}")
+
+
+def test_evidence_is_in_figures() -> None:
+    """How much the loop waits, which part of that for what, and which node is how slow."""
+    assert (
+        diagnose(CASES["reads"][0]).evidence
+        == "the loop waits 50% of its time, 80% of that for blocks being read"
+    )
+    slow = diagnose(CASES["a node that decodes slowly"][0])
+    assert "node b takes 8.2 times as long" in slow.evidence
+    assert "node b" in slow.advice
+    shared = diagnose(CASES["decoding, on ranks that share few CPUs"][0]).advice
+    assert (
+        "workers=4 instead of 2, which may not do; it takes about 5, and the cluster has 8 CPUs for 2 ranks"
+        in shared
+    )
+
+
+def test_one_rank_that_waits_is_a_slow_rank() -> None:
+    """The others wait for it in their steps; ranks that wait alike share a bottleneck."""
+    fine, waits = (
+        snapshot(wait_seconds=0.1, step_seconds=9.9),
+        snapshot(stall_decode_seconds=5, decode_seconds=20),
+    )
+    found = diagnose_ranks({"0": fine, "1": fine, "2": waits})
+    assert found.bottleneck == "slow rank"
+    assert "rank 2 waits 50% of its time, the others 1%; there it is decode" in found.evidence
+    assert found.settings == {"workers": 5}
+    assert str(found).count("workers=5") == 1
+    assert diagnose_ranks({"0": waits, "1": waits}).bottleneck == "decode"
+    assert diagnose_ranks({"0": fine, "1": fine}).bottleneck == "consumer"
+
+
+def test_room_that_waits_for_ray_to_free_it_is_told() -> None:
+    """With what makes Ray free it sooner; where little of it does, that would not help."""
+    waits = {"stall_room_seconds": 5, "max_bytes": 1 << 30}
+    much, little = (
+        diagnose(snapshot(**waits, lingering_bytes=part << 20)).advice for part in (512, 64)
+    )
+    assert (
+        "50% of it is given up and waits until Ray frees it: RAY_free_objects_period_milliseconds=50"
+        in much
+    )
+    assert "RAY_" not in little
+    full = diagnose(CASES["room, in a store that has no more"][0]).advice
+    assert full.startswith(
+        "a larger store for this node: ray start --object-store-memory=3221225472, or a smaller"
+    )

@@ -1,0 +1,504 @@
+"""Dispatch: whatever ends, fails or vanishes in whatever order, every step comes once, in order, within the budget."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayingest.plan.dispatch import events as ev
+from rayingest.plan.dispatch.failures import WorkerFailure
+from tests.support.dispatch_world import World, windowed_steps, world
+
+ROWS, ROW_BYTES = 6, 10
+CHUNK = ROWS * ROW_BYTES
+
+
+def plan(seed: int, steps: int = 12) -> tuple[np.ndarray, list[ev.StepWork]]:
+    """Blocks of different sizes and steps that take their rows from windows of them."""
+    rng = random.Random(seed)
+    sizes = np.array([rng.randint(20, 200) for _ in range(20)])
+    return sizes, windowed_steps(rng, sizes, steps, ROWS, blocks_per_window=5, steps_per_window=4)
+
+
+def assert_all_delivered(delivered: list[tuple[int, list[int]]], steps: int) -> None:
+    assert delivered == [(step, list(range(ROWS))) for step in range(steps)]
+
+
+budgets = st.sampled_from([0, 1, 50, 200, 1000, 1 << 40])
+ANY: dict[str, Any] = {
+    "seed": st.integers(0, 10**6),
+    "spare": budgets,
+    "ahead": st.integers(1, 12),
+    "ready": st.integers(0, 4),
+    "room": st.integers(1, 3),
+    "first_task_rows": st.sampled_from([1, 2, 4, 100]),
+    "read_blocks": st.integers(1, 4),
+    "inline_bytes": st.sampled_from([0, 60, 1 << 30]),
+}
+
+
+@settings(max_examples=150)
+@given(**ANY)
+def test_every_step_comes_once_in_order_within_any_budget_that_holds_a_block_and_a_batch(
+    seed, spare, **limits
+):
+    """Exactly once, in order, never over budget, in any order of completions."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, **limits)
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+    assert not w.store
+
+
+@settings(max_examples=150)
+@given(**ANY)
+def test_failures_and_losses_change_nothing(seed, spare, **limits):
+    """Failed tasks, dead workers and lost blocks are done again; the steps are the same."""
+    sizes, steps = plan(seed)
+    w = world(
+        seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, max_tries=1000, **limits
+    )
+    w.start(iter(steps))
+    w.run(fail_rate=0.15, loss_rate=0.1)
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 10**6), moves=st.integers(0, 60), spare=budgets)
+def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spare):
+    """What was under way stays charged until it ends, and is never delivered."""
+    sizes, steps = plan(seed)
+    w = world(
+        seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, ahead=6, inline_bytes=0
+    )
+    w.start(iter(steps))
+    for _ in range(moves):
+        possible = w.moves()
+        if possible:
+            w.move(*w.rng.choice(possible))
+    others = plan(seed + 1)[1]
+    w.start(iter(others))
+    w.run()
+    assert_all_delivered(w.delivered, len(others))
+    assert w.dispatch.held == 0
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), guess=st.sampled_from([0.1, 1.0, 1000.0]))
+def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
+    """The first sizes may be wrong; what arrives corrects them."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES, expected_row_bytes=guess, max_bytes=int(sizes.max()) + CHUNK)
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10**6),
+    spare=st.integers(0, 8 * CHUNK),
+    ready=st.integers(0, 4),
+    rows=st.sampled_from([1, 2, 4, 100]),
+)
+def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, ready, rows):
+    """What was decoded ahead may have to be given up, all parts of a task at once, and made again."""
+    sizes, steps = plan(seed)
+    limits = {"ready": ready, "first_task_rows": rows, "inline_bytes": 0}
+    w = world(
+        seed, sizes, expected_row_bytes=1, max_bytes=int(sizes.max()) + 4 * CHUNK + spare, **limits
+    )
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert w.peak <= w.dispatch.limits.max_bytes
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.held == 0
+
+
+@settings(max_examples=200)
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(1, 600),
+    rows=st.sampled_from([1, 2, 4, 100]),
+    guess=st.sampled_from([0.1, 1.0, 20.0, 1000.0]),
+    guessed=st.lists(st.sampled_from([0.01, 0.3, 1.0, 5.0, 100.0]), min_size=1, max_size=4),
+    inline_bytes=st.sampled_from([0, 20]),
+)
+def test_no_budget_is_exceeded_whatever_blocks_and_rows_turn_out_to_take(
+    seed, budget, rows, guess, guessed, inline_bytes
+):
+    """Nor is anything lost: either all comes, or a block and a batch do not fit."""
+    sizes, steps = plan(seed)
+    expected = np.ceil(sizes * np.resize(guessed, len(sizes))).astype(np.int64)
+    limits = {"max_bytes": budget, "first_task_rows": rows, "inline_bytes": inline_bytes}
+    w = world(seed, sizes, expected_row_bytes=guess, expected_sizes=expected, **limits)
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 4 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert max(w.most, w.peak) <= budget
+    if w.failed is None:
+        assert_all_delivered(w.delivered, len(steps))
+    else:
+        assert budget < sizes[list(w.failed.blocks)].max() + 4 * CHUNK
+
+
+@given(seed=st.integers(0, 10**6), spare=st.integers(0, 8 * CHUNK), ready=st.integers(0, 40))
+def test_rows_that_are_larger_than_expected_stay_within_the_budget(seed, spare, ready):
+    """A decode is given room, and leaves what would go beyond it: where a step and its blocks fit, all fits always."""
+    sizes, steps = plan(seed, steps=40)
+    limits = {
+        "ready": ready,
+        "first_task_rows": 100,
+        "ahead": 40,
+        "max_bytes": ROWS * int(sizes.max()) + 4 * CHUNK + spare,
+    }
+    w = world(seed, sizes, expected_row_bytes=1, **limits)
+    w.row_bytes = lambda step: ROW_BYTES * (1 + 3 * (step // 10 % 2))
+    w.start(iter(steps))
+    w.run()
+    assert w.most <= limits["max_bytes"]
+    assert_all_delivered(w.delivered, len(steps))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), broken=st.integers(0, 19))
+def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
+    """The error stands in the place of exactly the steps that need the block; the others come."""
+    sizes, steps = plan(seed)
+    w = world(seed, sizes, ROW_BYTES)
+    w.block_errors = frozenset({broken})
+    w.start(iter(steps))
+    w.run()
+    hurt = {i for i, step in enumerate(steps) if broken in step.block}
+    assert set(w.errors) == hurt
+    assert [step for step, _ in w.delivered] == list(range(len(steps)))
+    assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step not in hurt)
+
+
+def kill_whoever_decodes(w: World, culprit: tuple[int, int]) -> None:
+    """Workers that have this row of this step end, by themselves, as soon as they have it."""
+    while w.moves() and not w.failed:
+        deadly = [
+            command.worker
+            for command in w.decoding.values()
+            for part in command.parts
+            if part.step == culprit[0] and culprit[1] in part.rows
+        ]
+        if deadly:
+            w.lose_worker(deadly[0], WorkerFailure.BY_ITSELF)
+        else:
+            w.move(*w.moves()[0])
+
+
+@pytest.mark.parametrize("row", [0, 3, 5])
+def test_a_sample_that_ends_its_worker_is_found_and_nothing_else_is_blamed(row):
+    """By halves; it stands as an error in its step's place, with its row, and every other step comes whole."""
+    sizes, steps = plan(10)
+    w = world(10, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    kill_whoever_decodes(w, (5, row))
+    assert w.failed is None
+    assert list(w.errors) == [5]
+    assert "ended its worker" in str(w.errors[5])
+    assert [step for step, _ in w.delivered] == list(range(len(steps)))
+    assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step != 5)
+    assert w.losses <= 10
+
+
+def test_a_late_decode_is_done_by_another_and_the_first_answer_wins():
+    """Whichever ends first; what the other brings is thrown away."""
+    for first in (0, 1):
+        sizes, steps = plan(11)
+        w = world(11, sizes, ROW_BYTES)
+        w.start(iter(steps))
+        while not w.decoding:
+            w.move(*w.moves()[0])
+        late = next(iter(w.decoding))
+        w.tell(ev.Overdue(late))
+        w.tell(ev.Overdue(late))
+        copies = [
+            task
+            for task, c in w.decoding.items()
+            if c.parts[0].step == w.decoding[late].parts[0].step
+        ]
+        assert len(copies) == 2
+        assert w.decoding[copies[0]].worker != w.decoding[copies[1]].worker
+        for task in (copies[first], copies[1 - first]):
+            w.end_decode(task)
+        w.run()
+        assert_all_delivered(w.delivered, len(steps))
+        assert w.dispatch.counts["hedges"] == 1
+        assert not w.outputs
+
+
+def test_a_late_read_is_done_again_and_the_first_answer_wins():
+    """By the same reader where there is no other; both copies are charged while both are under way."""
+    sizes, steps = plan(12)
+    w = world(12, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    late = next(iter(w.reading))
+    before = w.dispatch.held
+    w.tell(ev.Overdue(late))
+    assert w.dispatch.held > before
+    again = max(w.reading)
+    assert w.reading[again].blocks == w.reading[late].blocks
+    w.end_read(again)
+    w.run()
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.counts["hedges"] == 1
+
+
+def test_decodes_that_hold_lost_blocks_are_not_waited_for():
+    """A live worker that was given a lost block may hang: its work is done elsewhere meanwhile."""
+    sizes, steps = plan(13)
+    w = world(13, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    while not w.decoding:
+        w.move(*w.moves()[0])
+    stuck = next(iter(w.decoding))
+    lost = w.decoding[stuck].blocks
+    w.store -= set(lost)
+    w.vanished |= set(lost)
+    w.hung.add(stuck)
+    w.tell(ev.BlocksLost(lost))
+    while others := [move for move in w.moves() if move[1] != stuck or move[0] == "take"]:
+        w.move(*others[0])
+    assert_all_delivered(w.delivered, len(steps))
+
+
+def test_too_small_a_budget_is_said_with_the_one_that_would_do():
+    """One byte less than a block and a batch cannot work, and the message names what would."""
+    sizes, steps = plan(3)
+    needed = int(sizes[steps[0].block].max()) + CHUNK
+    w = world(3, sizes, ROW_BYTES, max_bytes=needed - 1)
+    w.start(iter(steps))
+    w.run()
+    assert w.failed is not None
+    assert str(needed - 1) in w.failed.reason
+    assert "or more" in w.failed.reason
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), ahead=st.integers(1, 12), rows=st.sampled_from([1, 4, 100]))
+def test_the_budget_that_is_advised_is_enough(seed, ahead, rows):
+    """Also where the largest block comes later, and rows become a tenth larger."""
+    sizes, steps = plan(seed)
+    budget = int(sizes.max())  # with less, a block is not had, and what a batch takes is not known
+    for advised in (False, True):
+        w = world(
+            seed, sizes, expected_row_bytes=1, max_bytes=budget, ahead=ahead, first_task_rows=rows
+        )
+        w.row_bytes = lambda step: 100 + min(step, 10)
+        w.start(iter(steps))
+        w.run()
+        if not advised:
+            assert w.failed is not None
+            budget = int(w.failed.reason.split()[-3])
+    assert w.failed is None
+    assert_all_delivered(w.delivered, len(steps))
+
+
+def test_what_keeps_failing_ends_in_an_error_with_its_cause():
+    """Retries are bounded."""
+    sizes, steps = plan(4)
+    w = world(4, sizes, ROW_BYTES, max_tries=3)
+    w.start(iter(steps))
+    w.run(fail_rate=1.0)
+    assert w.failed is not None
+    assert w.failed.blocks
+    assert w.failed.error is not None
+    assert w.dispatch.counts["retries"] >= 3
+
+
+def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
+    """Promise 5: dropped and read again, and said."""
+    sizes, steps = plan(5)
+    tight = world(5, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK)
+    tight.start(iter(steps))
+    tight.run()
+    assert tight.dispatch.residency.rereads > 0
+    ample = world(5, sizes, ROW_BYTES)
+    ample.start(iter(steps))
+    ample.run()
+    assert ample.dispatch.residency.rereads == 0
+    assert ample.dispatch.counts["blocks_read"] == len(
+        {(i // 4, b) for i, s in enumerate(steps) for b in s.block}
+    )
+
+
+def test_a_store_that_gives_back_late_has_next_to_nothing_read_again_where_the_window_fits():
+    """What was given up, and is not back yet, is waited for before more is given up: else some 100 blocks are."""
+    rereads = 0
+    for seed in range(20):
+        sizes, steps = plan(seed, steps=40)
+        window = int(1.5 * np.sort(sizes)[-5:].sum())
+        w = world(seed, sizes, ROW_BYTES, max_bytes=window + 4 * CHUNK, inline_bytes=0, ahead=6)
+        w.start(iter(steps))
+        w.run()
+        assert_all_delivered(w.delivered, len(steps))
+        rereads += w.dispatch.residency.rereads
+    assert rereads <= 2
+
+
+def test_room_for_all_that_a_step_lacks_is_made_at_once():
+    """A store that frees late is waited for once a step, not once a block."""
+    steps = [ev.StepWork(np.arange(8) + 8 * (i % 2), np.full(8, 10)) for i in range(10)]
+    w = world(
+        0,
+        np.full(16, 100),
+        ROW_BYTES,
+        max_bytes=8 * 100 + 2 * 8 * ROW_BYTES,
+        inline_bytes=0,
+        ahead=4,
+    )
+    drops: list[tuple[int, ...]] = []
+    handle = w.dispatch.handle
+
+    def watched(*events: ev.Event) -> list[ev.Command]:
+        commands = handle(*events)
+        drops.extend(command.blocks for command in commands if isinstance(command, ev.Drop))
+        return commands
+
+    w.dispatch.handle = watched
+    w.start(iter(steps))
+    w.run()
+    assert len(w.delivered) == len(steps)
+    assert len(drops) < len(steps)
+
+
+@pytest.mark.parametrize(("room_bytes", "ready"), [(0, 2), (5 * 6 * ROW_BYTES, 5), (1 << 30, 10)])
+def test_a_consumer_that_takes_nothing_stops_everything_upstream(room_bytes, ready):
+    """Backpressure: without takers the store stays within the steps ahead, and small batches within their room."""
+    sizes, steps = plan(6, steps=40)
+    assert {len(step) for step in steps} == {6}
+    w = world(6, sizes, ROW_BYTES, ahead=4, ready=2, room=2, most_room=10, room_bytes=room_bytes)
+    w.start(iter(steps))
+    while moves := [move for move in w.moves() if move[0] != "take"]:
+        w.move(*moves[0])
+    assert len(w.delivered) == ready
+    assert w.dispatch.backlog.walked == ready + 4
+    assert not w.dispatch.workforce.tasks
+
+
+def test_late_answers_of_a_lost_worker_are_ignored():
+    """A task that was given up and answers all the same changes nothing."""
+    sizes, steps = plan(7)
+    w = world(7, sizes, ROW_BYTES)
+    w.start(iter(steps))
+    task, command = next(iter(w.reading.items()))
+    for other in [t for t, c in w.reading.items() if c.worker == command.worker]:
+        del w.reading[other]
+    w.tell(ev.WorkerLost(command.worker, WorkerFailure.WITH_NODE))
+    before = w.dispatch.held
+    w.tell(ev.ReadDone(task, tuple(int(sizes[b]) for b in command.blocks)))
+    assert w.dispatch.held == before
+    w.join("reader")
+    w.run()
+    assert_all_delivered(w.delivered, len(steps))
+
+
+def test_workers_that_go_with_their_nodes_cost_no_tries():
+    """Whatever is lost so is done again, as often as that happens; a worker that ended of something counts."""
+    sizes, steps = plan(9)
+    for loss in WorkerFailure:
+        w = world(9, sizes, ROW_BYTES)
+        w.start(iter(steps))
+        for _ in range(6):
+            if w.reading:
+                w.lose_worker(next(iter(w.reading.values())).worker, loss)
+        assert (w.failed is not None) == loss.counts
+        if not loss.counts:
+            w.run()
+            assert_all_delivered(w.delivered, len(steps))
+
+
+def test_what_the_step_due_lacks_is_named():
+    """Blocks while they are read, whether there are decoders or not; then decoders, until one has done its part."""
+    sizes, steps = plan(10)
+    w = world(10, sizes, ROW_BYTES)
+    decoders = [
+        name for name, worker in w.dispatch.workforce.workers.items() if worker.role == "decoder"
+    ]
+    for name in decoders:
+        w.tell(ev.WorkerLost(name, WorkerFailure.DISMISSED))
+    w.start(iter(steps))
+    assert w.dispatch.lack() == "read"
+    while w.reading:
+        w.end_read(next(iter(w.reading)))
+    assert w.dispatch.lack() == "workers"
+    w.join("decoder")
+    assert w.dispatch.lack() == "decode"
+    w.run()
+    assert_all_delivered(w.delivered, len(steps))
+    assert w.dispatch.lack() == ""
+
+
+def parts_of_decodes(steps: list[ev.StepWork], **limits: int) -> list[int]:
+    """How many parts each decode has, for tasks of about 6 rows to begin with."""
+    w = world(
+        8,
+        np.full(4, 50),
+        ROW_BYTES,
+        **{"ahead": 40, "ready": 40, "room": 40, "first_task_rows": 6, **limits},
+    )
+    parts: list[int] = []
+    obey = w._obey
+
+    def watch(command: ev.Command) -> None:
+        if isinstance(command, ev.Decode):
+            parts.append(len(command.parts))
+        obey(command)
+
+    w._obey = watch
+    w.start(iter(steps))
+    w.run()
+    return parts
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_small_steps_travel_together(rows):
+    """A task takes several steps where they are small."""
+    parts = parts_of_decodes(
+        [ev.StepWork(np.zeros(rows, np.int64), np.full(rows, 40)) for _ in range(40)]
+    )
+    assert sum(parts) == 40
+    assert parts[0] == 6 // rows
+
+
+def test_steps_travel_together_as_far_as_the_budget_has_room_for_all_decoders():
+    """A quarter of it for tasks in each of two decoders' two places, and one more: 3 rows each; and always a step."""
+    steps = [ev.StepWork(np.zeros(1, np.int64), np.full(1, 40)) for _ in range(40)]
+    for budget, most in ((4 * 5 * 3 * ROW_BYTES, 3), (4 * 5 * ROW_BYTES // 2, 1)):
+        parts = parts_of_decodes(steps, first_task_rows=100, max_bytes=budget)
+        assert sum(parts) == 40
+        assert max(parts) == most
+
+
+def test_a_large_step_is_shared_by_several_tasks():
+    """A step of 30 rows is cut in 5 where a task should have 6."""
+    assert sum(parts_of_decodes([ev.StepWork(np.zeros(30, np.int64), np.full(30, 1))])) == 5
+
+
+def test_the_first_decode_comes_alone():
+    """Until one has shown what a row takes, the budget is not staked on a guess."""
+    sizes, steps = plan(9)
+    w = world(9, sizes, ROW_BYTES, first_task_rows=2, task_seconds=0.05)
+    w.start(iter(steps))
+    while w.reading:
+        w.end_read(next(iter(w.reading)))
+    assert len(w.decoding) == 1
+    w.end_decode(next(iter(w.decoding)))
+    assert len(w.decoding) > 1

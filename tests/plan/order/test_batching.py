@@ -1,0 +1,85 @@
+"""Ranks' slices of the global batch."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayingest.errors import ConfigError
+from rayingest.plan.order.batching import bounds, check_ranks, share
+from tests.support import plan_reference
+from tests.support.plan_cases import order, rules
+
+
+def test_a_world_size_that_does_not_divide_names_those_that_do() -> None:
+    """And the option that allows it."""
+    with pytest.raises(
+        ConfigError, match=r"global batch of 48 .* 5 ranks.*: 1, 2, 3, 4, 6, 8; .*uneven=True"
+    ):
+        check_ranks(48, 0, 5, False)
+    with pytest.raises(ConfigError, match=r"global batch of 4 .* 8 ranks"):
+        check_ranks(4, 0, 8, False)
+
+
+def test_uneven_takes_any_world_size() -> None:
+    """More ranks than rows, too."""
+    check_ranks(48, 4, 5, True)
+    check_ranks(4, 7, 8, True)
+    check_ranks(48, 7, 8, False)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(-1, 4), (4, 4), (0, 0), (0, -1)])
+def test_a_rank_outside_its_world_is_refused(rank: int, world_size: int) -> None:
+    """Whether uneven or not, with both numbers named."""
+    for uneven in (False, True):
+        with pytest.raises(ConfigError, match=f"rank {rank} of world size {world_size}"):
+            check_ranks(12, rank, world_size, uneven)
+
+
+@given(st.integers(0, 10**12), st.integers(1, 200))
+def test_bounds_tile_the_rows(rows: int, world_size: int) -> None:
+    """Ranks in order, no gap, no overlap, sizes that differ by at most one."""
+    slices = [bounds(rows, rank, world_size) for rank in range(world_size)]
+    assert slices[0][0] == 0
+    assert slices[-1][1] == rows
+    assert all(a[1] == b[0] for a, b in pairwise(slices))
+    sizes = {end - begin for begin, end in slices}
+    assert max(sizes) - min(sizes) <= 1
+
+
+@settings(max_examples=60)
+@given(rules(), st.integers(1, 40))
+def test_shares_tile_every_step(case: plan_reference.Rules, world_size: int) -> None:
+    """The ranks' shares in a row are the one rank's; columns have their types, positions lie in their lanes."""
+    made = order(case)
+    for step in {0, made.steps // 2, made.steps - 1}:
+        whole = share(made, step, 0, 1)
+        shares = [share(made, step, rank, world_size) for rank in range(world_size)]
+        for name in ("lane", "position", "valid"):
+            assert np.array_equal(
+                np.concatenate([getattr(s, name) for s in shares]), getattr(whole, name)
+            )
+        assert whole.lane.dtype == whole.position.dtype == np.int64
+        assert whole.valid.dtype == np.bool_
+        assert (np.diff(whole.lane) >= 0).all()
+        assert (whole.position < made.lane_samples[whole.lane]).all()
+        assert [len(s) for s in shares] == [
+            e - b for b, e in (bounds(len(whole), r, world_size) for r in range(world_size))
+        ]
+
+
+@settings(max_examples=60)
+@given(rules())
+def test_a_full_step_takes_the_same_stretch_of_every_lane(case: plan_reference.Rules) -> None:
+    """Step s takes positions [s*b, (s+1)*b), every row valid."""
+    made = order(case)
+    for step in range(made.full_steps):
+        mine = share(made, step, 0, 1)
+        assert (
+            mine.position.reshape(made.lanes, -1).tolist()
+            == [list(range(step * made.lane_batch, (step + 1) * made.lane_batch))] * made.lanes
+        )
+        assert mine.lane.tolist() == sorted(list(range(made.lanes)) * made.lane_batch)
+        assert mine.valid.all()

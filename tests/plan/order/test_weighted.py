@@ -1,0 +1,134 @@
+"""Weighted draws: each sample as often as its weight says, at any step, on any ranks, with windows as ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayingest.errors import ConfigError
+from rayingest.plan.order.order import Order
+from rayingest.plan.order.subset import Skip, Take, View
+from rayingest.plan.order.weighted import Resampling, WeightedPlanner, Weights
+from tests.support.plan_cases import divisors, global_batch, manifest, same, uniform
+
+
+@st.composite
+def resamplings(draw: st.DrawFn) -> tuple[Resampling, Weights]:
+    """Of a view of some blocks, by weights of very different sizes; and the weights by ordinal."""
+    data = manifest(draw(st.lists(st.integers(1, 9), min_size=1, max_size=9)))
+    limits = draw(st.sampled_from([(), (Take(7),), (Skip(1),)])) if data.num_samples > 1 else ()
+    view = View.whole(data).through(limits)
+    some = st.sampled_from([0.0, 1.0, 1e-6, 3.7, 1000.0]) | st.floats(0, 5)
+    weights = np.array(draw(st.lists(some, min_size=data.num_samples, max_size=data.num_samples)))
+    places = np.concatenate(list(view.ordinals()))
+    weights[places[0]] += 1
+    stratum = draw(st.sampled_from([None, np.arange(data.num_samples) % 3]))
+    return Resampling.of(
+        view, Weights(weights, stratum), draw(st.sampled_from([None, 1, 10, 40]))
+    ), Weights(weights, stratum)
+
+
+@settings(max_examples=60)
+@given(resamplings(), st.integers(0, 9))
+def test_a_sample_comes_as_often_as_its_share(case: tuple[Resampling, Weights], cycle: int) -> None:
+    """Its share of a cycle's draws, rounded up or down; draws of a sample side by side, numbered."""
+    by, weights = case
+    ordinal, repeat = everything(by, 5, cycle)
+    assert ordinal == sorted(ordinal)
+    there = np.concatenate(list(by.view.ordinals()))
+    for one, count in Counter(ordinal).items():
+        assert one in there
+        assert sorted(repeat[np.array(ordinal) == one].tolist()) == list(range(count))
+    share = weights.weight[there] / weights.weight[there].sum() * by.draws
+    times = np.array([ordinal.count(one) for one in there])
+    assert (abs(times - share) < 1 + 1e-6).all()
+    if weights.stratum is not None:
+        of = weights.stratum[there]
+        assert (abs(np.bincount(of, times) - np.bincount(of, share)) < 1 + 1e-6).all()
+
+
+def everything(by: Resampling, seed: int, cycle: int) -> tuple[list[int], np.ndarray]:
+    """Ordinals of all draws of a cycle in file order, and which repeat of its sample each is."""
+    draws = by.in_cycle(seed, cycle)
+    block = np.repeat(np.arange(by.view.num_blocks), draws.samples)
+    assert len(block) == by.draws
+    row, repeat = draws.locate(block, np.concatenate([np.arange(count) for count in draws.samples]))
+    return (by.view.manifest.first_ordinal[block] + row).tolist(), repeat
+
+
+def test_frequencies_pass_a_chi_square_test() -> None:
+    """Over many cycles the counts fit the weights as independent draws would, or better; cycles differ."""
+    data = manifest([5, 3, 12])
+    weights = np.random.default_rng(1).random(20) ** 3
+    by = Resampling.of(View.whole(data), Weights(weights), 30)
+    planner = WeightedPlanner(by, Order.resolve(by, batch=10, seed=3, window=30))
+    counts = np.zeros(20)
+    cycles = [np.concatenate([planner.picks(e, s).ordinal for s in range(3)]) for e in range(200)]
+    for ordinals in cycles:
+        counts += np.bincount(ordinals, minlength=20)
+    expected = weights / weights.sum() * 30 * len(cycles)
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 30.1  # 95 % of chi-square with 19 degrees of freedom
+    assert len({tuple(sorted(ordinals.tolist())) for ordinals in cycles}) > 10
+    assert len({tuple(ordinals.tolist()) for ordinals in cycles}) == len(cycles)
+
+
+@settings(max_examples=25)
+@given(resamplings(), st.data())
+def test_any_ranks_and_any_step_give_the_same(
+    case: tuple[Resampling, Weights], data: st.DataObject
+) -> None:
+    """A global batch is what its ranks have, and a run of steps what its steps are; each draw once a cycle."""
+    by, _ = case
+    batch = data.draw(st.integers(1, 8))
+    lanes = data.draw(st.sampled_from([d for d in divisors(batch) if d <= by.draws]))
+    partial = data.draw(st.sampled_from(["pad", "short"]))
+    order = Order.resolve(
+        by, batch=batch, partial=partial, seed=1, window=data.draw(st.integers(1, 20)), lanes=lanes
+    )
+    world_size = data.draw(st.sampled_from(divisors(batch)))
+    ranks = [WeightedPlanner(by, order, rank, world_size) for rank in range(world_size)]
+    whole = WeightedPlanner(by, order)
+    rows = []
+    for step in range(order.steps):
+        together = global_batch([whole], 2, step)
+        assert global_batch(ranks, 2, step) == together
+        rows += [(block, row) for block, row, valid in together if valid]
+    first = by.view.manifest.first_ordinal
+    assert Counter(first[block] + row for block, row in rows) == Counter(everything(by, 1, 2)[0])
+    for picks in ranks[0].run(2, 0, 5):
+        assert same(picks, WeightedPlanner(by, order, 0, world_size).picks(2, picks.step))
+
+
+def test_repeats_have_random_numbers_of_their_own() -> None:
+    """The first time a sample comes in a cycle has those that it would have anyway."""
+    by = Resampling.of(View.whole(manifest([2])), Weights(np.array([3.0, 1.0])), 8)
+    picks = WeightedPlanner(by, Order.resolve(by, batch=8, seed=3, window=8)).picks(1, 0)
+    passes = list(zip(picks.ordinal.tolist(), picks.passes.tolist(), strict=True))
+    assert sorted(passes) == [(0, 1 + r * 2**40) for r in range(6)] + [
+        (1, 1 + r * 2**40) for r in range(2)
+    ]
+
+
+def test_a_great_many_draws_are_counted_exactly() -> None:
+    """Though they are found by a quotient: as many as whole numbers say."""
+    view = View.whole(uniform(30, 1000, 100))
+    by = Resampling.of(view, Weights(np.random.default_rng(0).random(30_000)), 2**31 - 1)
+    offset, length = 123_456_789_012, int(by.ends[-1])
+    before = np.cumsum(by.times(offset)).astype(object)
+    ends = by.ends.astype(object)
+    assert (((before - 1) * length + offset) // by.draws < ends).all()
+    assert ((before * length + offset) // by.draws >= ends)[:-1].all()
+
+
+def test_nothing_to_draw_by_is_refused() -> None:
+    view = View.whole(manifest([3]))
+    with pytest.raises(ConfigError, match="the weights of 3 samples come to 0"):
+        Resampling.of(view, Weights(np.zeros(3)), None)
+    with pytest.raises(ConfigError, match="are too many"):
+        Resampling.of(view, Weights(np.ones(3)), 2**31)

@@ -1,0 +1,277 @@
+"""`rayingest pack`: what it writes, and that it goes on where it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import rayingest as ri
+from rayingest.api.dataset import Dataset
+from rayingest.build.scan import scan
+from rayingest.errors import ConfigError, DataError
+from rayingest.tools.cli import app
+from rayingest.tools.cli.pack import Packing
+from rayingest.tools.cli.parts import Layout
+from tests.formats.cases import CASES
+from tests.formats.samples import SAMPLES
+from tests.support.streams import write_shards
+
+
+def pack_here(data: Dataset, folder: Path, **layout: Any) -> Packing:
+    """Without Ray."""
+    packing = Packing(data, scan(data, data.index_cache(), 0, False), str(folder), Layout(**layout))
+    for shard in packing.shards:
+        packing.pack(shard)
+    return packing
+
+
+def samples(data: Dataset) -> list[dict[str, Any]]:
+    with data.batch(7, partial="short", collate=lambda samples: {"sample": samples}).loader(
+        workers=0
+    ) as loader:
+        return [sample for batch in loader for sample in batch["sample"]]
+
+
+def rows(data: Dataset) -> list[tuple[int, str]]:
+    with data.batch(7, partial="short").loader(workers=0) as loader:
+        return [
+            row for batch in loader for row in zip(batch["id"].tolist(), batch["text"], strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    "name", ["webdataset, gzip", "parquet", "json lines", "mds", "hdf5", "csv"]
+)
+def test_what_is_packed_is_what_was_there(name: str, tmp_path: Path) -> None:
+    """As tars and as Parquet: every sample once, in order, in shards of the size asked for."""
+    (tmp_path / "data").mkdir()
+    CASES[name].write(tmp_path / "data")
+    data = CASES[name].read(str(tmp_path / "data"))
+    whole = pack_here(data, tmp_path / "tars", to="webdataset", shard_bytes=500)
+    assert len(whole.shards) > 1
+    ids = {"id": "id", "text": "text"}
+    assert rows(ri.read_webdataset(tmp_path / "tars").select(**ids)) == SAMPLES
+    pack_here(data, tmp_path / "tables", to="parquet", shard_bytes=500)
+    assert rows(ri.read_parquet(tmp_path / "tables").select(**ids)) == SAMPLES
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_a_file_that_is_gone_is_not_packed_as_nothing(tmp_path: Path, to: str) -> None:
+    """It is the error, by its name, whatever is left of its block."""
+    (tmp_path / "data").mkdir()
+    for i in range(3):
+        (tmp_path / "data" / f"{i}.bin").write_bytes(bytes([i]))
+    data = ri.read_files(tmp_path / "data")
+    indexed = scan(data, data.index_cache(), 0, False)
+    packing = Packing(data, indexed, str(tmp_path / "packed"), Layout(to=to, shard_bytes=500))
+    (tmp_path / "data" / "1.bin").unlink()
+    with pytest.raises(DataError, match="does not exist") as caught:
+        packing.pack(packing.shards[0])
+    assert (caught.value.shard, caught.value.sample) == (str(tmp_path / "data" / "1.bin"), 1)
+
+
+def test_data_without_stages_are_packed_as_they_lie(tmp_path: Path) -> None:
+    """No picture is decoded; samples keep their keys; what a description takes is what is packed."""
+    write_shards(tmp_path / "data", [20, 15])
+    data = ri.read_webdataset(tmp_path / "data", block_bytes=8192)
+    pack_here(data.skip(5), tmp_path / "out", to="webdataset", shard_bytes=1 << 30)
+    (shard,) = (tmp_path / "out").glob("*.tar")
+    raw = {"png": bytes, "json": bytes}
+    assert samples(ri.read_webdataset(shard).decode(**raw)) == samples(data.decode(**raw))[5:]
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_images_are_made_smaller_or_decoded(to: str, tmp_path: Path) -> None:
+    """The larger ones, by their shorter side; small ones keep their bytes. Decoded they are arrays."""
+    (tmp_path / "data").mkdir()
+    for number, size in enumerate([(40, 30), (12, 8), (20, 60)]):
+        Image.new("RGB", size, (number, 0, 0)).save(tmp_path / "data" / f"{number}.png")
+    data, read = ri.read_images(tmp_path / "data"), getattr(ri, f"read_{to}")
+    pack_here(data, tmp_path / "small", to=to, shard_bytes=1 << 20, resize=10)
+    small = samples(read(tmp_path / "small"))
+    (image,) = (name for name in small[0] if name.startswith("image"))
+    assert [sample[image].shape for sample in small] == [(10, 13, 3), (8, 12, 3), (30, 10, 3)]
+    square = data.decode(image=ri.images.Resize((6, 5)))
+    pack_here(square, tmp_path / "arrays", to=to, shard_bytes=1 << 20)
+    decoded = [value for sample in samples(read(tmp_path / "arrays")) for value in sample.values()]
+    assert sum(isinstance(value, np.ndarray) and value.shape == (6, 5, 3) for value in decoded) == 3
+
+
+@pytest.mark.parametrize("shard_bytes", [7_000, 40_000, 90_000, 1 << 20])
+def test_shards_are_of_the_size_asked_for_whatever_blocks_are(
+    tmp_path: Path, shard_bytes: int
+) -> None:
+    """Every sample once and in order; shards are cut inside of blocks, also of what a view leaves of them."""
+    (tmp_path / "data").mkdir()
+    for number in range(50):
+        (tmp_path / "data" / f"{number:02d}.bin").write_bytes(
+            bytes([number]) * (4_000 + 20 * number)
+        )
+    for taken in (slice(None), slice(3, 44)):
+        whole = ri.read_files(tmp_path / "data", block_bytes=100_000)
+        data = whole.skip(taken.start).take(taken.stop - taken.start) if taken.start else whole
+        out = tmp_path / f"out-{taken.start}"
+        packing = pack_here(data, out, to="parquet", shard_bytes=shard_bytes)
+        found = samples(ri.read_parquet(out))
+        assert [sample["data"][0] for sample in found] == list(range(50))[taken]
+        sizes = [
+            sum(4_000 + 20 * int(n) for part in shard.parts for n in part.ordinals)
+            for shard in packing.shards
+        ]
+        assert all(abs(size - shard_bytes) < 6_000 for size in sizes[:-1])
+        assert len(sizes) in {sum(sizes) // shard_bytes, sum(sizes) // shard_bytes + 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "inside"),
+    [
+        ("data", "data/out", True),
+        ("data", "data", True),
+        ("data/*/*.bin", "data/out", False),
+        ("data/**", "data/out", True),
+        ("data/*/*.tar", "data/out", True),
+        ("data/{a,b}", "data/b/out", True),
+        ("data/a/1.bin", "data/a/out", False),
+        ("data", "data-out", False),
+    ],
+)
+def test_no_data_are_to_hold_what_is_packed_of_them(
+    tmp_path: Path, source: str, out: str, inside: bool
+) -> None:
+    """A folder that the source would take files from; through links too."""
+    for name in ("a/1.bin", "b/2.bin", "c/3.tar"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path)
+    data = ri.read_files(tmp_path / "link" / source)
+    if not inside:
+        pack_here(data, tmp_path / out, to="webdataset", shard_bytes=1000)
+        return
+    with pytest.raises(ConfigError, match="lies in the data"):
+        pack_here(data, tmp_path / out, to="webdataset", shard_bytes=1000)
+
+
+def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """A shard that is there is not touched; one that is damaged is made again; another packing's folder is refused."""
+    write_shards(tmp_path / "data", [20, 15, 7])
+    data, out = ri.read_webdataset(tmp_path / "data", block_bytes=4096), tmp_path / "out"
+    layout = {"to": "webdataset", "shard_bytes": 4_000}
+    pack_here(data, out, **layout)
+    first, second, third, *_ = sorted(out.glob("*.tar"))
+    whole, before = second.read_bytes(), first.stat().st_mtime_ns
+    second.unlink()
+    cut = third.read_bytes()
+    third.write_bytes(cut[: len(cut) // 2])
+    (out / ".part-000001.tar.0.writing").write_bytes(b"left by one that was ended")
+    pack_here(data, out, **layout)
+    assert first.stat().st_mtime_ns == before
+    assert (second.read_bytes(), third.read_bytes()) == (whole, cut)
+    assert not list(out.glob(".*"))
+    with pytest.raises(ConfigError, match="shard_bytes differs"):
+        pack_here(data, out, to="webdataset", shard_bytes=10_000)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("a")
+    with pytest.raises(ConfigError, match="not empty"):
+        pack_here(data, tmp_path / "full", **layout)
+    with pytest.raises(ConfigError, match=r"a.txt cannot be made a folder: File exists"):
+        pack_here(data, tmp_path / "full" / "a.txt", **layout)
+    with pytest.raises(ConfigError, match="folders of the file system"):
+        Packing(data, scan(data, data.index_cache(), 0, False), "s3://bucket/out", Layout(**layout))
+
+
+def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """The sample that cannot be had, or cannot be in a column with the others."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": "one"}\n')
+    data = ri.read_json(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match="'x' fits no one column"):
+        pack_here(data, tmp_path / "out", to="parquet", shard_bytes=1000)
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\nno JSON\n')
+    with pytest.raises(DataError, match="not readable JSON") as caught:
+        pack_here(
+            ri.read_json(tmp_path / "b.jsonl"), tmp_path / "tars", to="webdataset", shard_bytes=1000
+        )
+    assert (caught.value.sample, caught.value.offset) == (1, 9)
+    assert [path.name for path in (tmp_path / "tars").iterdir()] == ["packing.json"]
+
+
+@pytest.mark.parametrize("key", ["a.b", "c/d.e", "c/.e", "c/", "__x__/a"])
+def test_keys_that_a_tar_would_change_are_refused(tmp_path: Path, key: str) -> None:
+    """A dot in the base name, or nothing before it; dots in folders are fine, and null is no key."""
+    good = ["x.y/a", None, "b"]
+    for name, keys in (("good", good), ("bad", [*good, key])):
+        pq.write_table(
+            pa.table({"__key__": keys, "v": list(range(len(keys)))}), tmp_path / f"{name}.parquet"
+        )
+    pack_here(
+        ri.read_parquet(tmp_path / "good.parquet"),
+        tmp_path / "out",
+        to="webdataset",
+        shard_bytes=1 << 20,
+    )
+    kept = [
+        (sample["__key__"], sample["v.cls"])
+        for sample in samples(ri.read_webdataset(tmp_path / "out"))
+    ]
+    assert kept == [("x.y/a", 0), ("000000000001", 1), ("b", 2)]
+    with pytest.raises(
+        DataError, match=rf"key '{key}' .*first dot of the base name ends the key"
+    ) as caught:
+        pack_here(
+            ri.read_parquet(tmp_path / "bad.parquet"),
+            tmp_path / "no",
+            to="webdataset",
+            shard_bytes=1 << 20,
+        )
+    assert (caught.value.sample, caught.value.key) == (3, key)
+
+
+def test_a_sample_that_a_tar_holds_nothing_of_is_named(tmp_path: Path) -> None:
+    """One whose fields are all null."""
+    pq.write_table(pa.table({"a": [1, None], "b": ["x", None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="all fields are null") as caught:
+        pack_here(
+            ri.read_parquet(tmp_path / "a.parquet"),
+            tmp_path / "out",
+            to="webdataset",
+            shard_bytes=1 << 20,
+        )
+    assert caught.value.sample == 1
+
+
+def test_on_ray_data_the_command_packs(cluster: Any, tmp_path: Path) -> None:
+    """What is not there yet, with counts; an error is one line."""
+    write_shards(tmp_path / "data", [20, 15, 7])
+    how = {"index": tmp_path / "index.arrow", "block_bytes": 4096}
+    data, layout = ri.read_webdataset(tmp_path / "data", **how), Layout("webdataset", 8000)
+    begun = Packing(data, scan(data, data.index_cache(), 0, False), str(tmp_path / "out"), layout)
+    begun.pack(begun.shards[0])
+
+    def run(*arguments: str) -> Result:
+        options = (
+            "--format",
+            "webdataset",
+            "--option",
+            f"index={how['index']}",
+            "--option",
+            "block_bytes=4096",
+        )
+        return CliRunner().invoke(
+            app, ["pack", str(tmp_path / "data"), str(tmp_path / "out"), *options, *arguments]
+        )
+
+    done = run("--shard-bytes", "8000")
+    assert done.exit_code == 0, done.output
+    count = len(begun.shards)
+    assert (
+        f"42 samples in {count} shards in {tmp_path / 'out'}, 1 of them there before" in done.stdout
+    )
+    assert len(samples(ri.read_webdataset(tmp_path / "out"))) == 42
+    assert "Dataset" not in done.stderr
+    assert "allowed: webdataset, parquet" in run("--to", "tfrecord").stderr
