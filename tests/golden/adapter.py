@@ -1,8 +1,8 @@
 """The only module of the golden tests that knows the internals of the package.
 
-The golden values are computed by loaders wherever a loader shows them. This module holds the rest: keyed hashes,
-orders of data too large for a test to write, and the planners of each kind. A refactor edits this module and no golden
-file.
+Loaders compute the golden values that a loader shows. This module holds the rest: keyed hashes,
+orders of data too large for a test to write, and the planners of each kind. A refactor edits this
+module and no golden file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def equal_blocks(blocks: int, samples_each: int, bytes_each: int) -> Data:
 def fingerprint(
     base: str, paths: list[str], sizes: list[int], marks: list[str], shards: list[list[list[int]]]
 ) -> str:
-    """Return the fingerprint of an index; a shard is its blocks' begins, ends, samples and bytes."""
+    """Return an index's fingerprint; a shard is its blocks' begins, ends, samples and bytes."""
     return Manifest.join(
         base, paths, sizes, marks, [ShardBlocks(*np.array(shard)) for shard in shards]
     ).fingerprint
@@ -167,7 +167,7 @@ class BudgetedOrder:
 
 
 class MixedOrderOf:
-    """Sources in turn, each with the same seed, window and lanes and about an equal share of the rows."""
+    """Sources in turn, all with one seed and window and about an equal share of the rows."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class MixedOrderOf:
         return self._planner.steps_in(epoch)
 
     def rows(self, epoch: int, step: int) -> list[list[int]]:
-        """Return [source, pass, ordinal] of each row of a step; a repeat's ordinal is -1 - ordinal."""
+        """Return [source, pass, ordinal] of each row; a repeat's ordinal is -1 - ordinal."""
         picks = self._planner.picks(epoch, step)
         assert picks.source is not None
         assert picks.passes is not None
@@ -219,7 +219,7 @@ class MixedOrderOf:
 def level_turns(
     counts: dict[int, tuple[int, ...]], first: int, end: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return of the rows from `first` to `end` the source, and its number among the rows of this source.
+    """Return of each row from `first` to `end` the source, and its number in that source.
 
     The sources take turns by counts; each entry of `counts` holds from its row on.
     """
@@ -286,7 +286,8 @@ def domain_tags() -> set[str]:
             for node in nodes
             if isinstance(node, ast.alias) and node.name == "fold" and node.asname
         ]
-        assert not hidden, f"{path}:{hidden[0].lineno}: call fold with its tag written out"  # type: ignore[attr-defined]
+        lines = [getattr(node, "lineno", 0) for node in hidden]
+        assert not lines, f"{path}:{lines[0]}: call fold with its tag written out"
         found.update(tag.value for tag in tags if isinstance(tag, ast.Constant))
     return found
 

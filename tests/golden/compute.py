@@ -1,4 +1,7 @@
-"""Compute the golden values of each file, and write them: `python -m tests.golden.compute --write NAME ...`."""
+"""Compute the golden values of each file, and write them.
+
+`python -m tests.golden.compute --write NAME ...` writes files.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Golden values that loaders give: which samples come when, and their random numbers.
 
-All data are a few lines of JSON, in blocks of a few samples. A loader works in this process, without Ray.
+All data are a few lines of JSON, in blocks of a few samples. A loader works in this process,
+without Ray.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Steps = list[list[Any]]
 
 
 def lines(folder: Path, sizes: tuple[int, ...] = _SIZES, first: int = 0) -> ri.Dataset:
-    """Return shards of these sizes with the fields `i`, the sample's number, and `n`, a length from 1 to 9."""
+    """Return shards of these sizes; `i` is a sample's number, `n` its length from 1 to 9."""
     folder.mkdir(parents=True)
     for shard, size in enumerate(sizes):
         numbers = range(first, first + size)
@@ -65,7 +66,8 @@ def follow(
 ) -> list[Steps]:
     """Return by epoch and step the rows of all ranks; of several ranks, a list for each.
 
-    A row is its `__index__`, -1 - `__index__` where `__valid__` is False; or a list of that and of the named columns.
+    A row is its `__index__`, or -1 - `__index__` where `__valid__` is False; with named columns, a
+    list of that and of their values.
     """
     seen: list[Steps] = []
     with ExitStack() as stack:
@@ -162,7 +164,7 @@ def tokens_of(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packed(batch: dict[str, Any]) -> list[Any]:
-    """Of each segment [sample, end in the rows]; behind them, whether each row is valid, if the batch says so."""
+    """Return [sample, end] of each segment; then which rows are valid, if the batch says so."""
     index, ends = (
         np.asarray(batch["__index__"]).tolist(),
         np.asarray(batch["cu_seqlens"]).tolist()[1:],
@@ -444,7 +446,7 @@ class Log:
 
 
 def stream(folder: Path) -> dict[str, Any]:
-    """Return records of partitions in turn, of which each row is [index, partition, record, noise]."""
+    """Return records of partitions in turn: rows of [index, partition, record, noise]."""
     data = ri.stream(Log(), partitions=4, seed=5).map(noise)
     columns = ("p", "i", "noise")
     return {
@@ -565,7 +567,7 @@ def randoms(folder: Path) -> dict[str, Any]:
 
 
 def pictures(folder: Path) -> ri.Dataset:
-    """Return flips of 12 images of 2 x 1 pixels; `left` is 10 where an image is as it was, 20 where it is flipped."""
+    """Return random flips of 12 images; `left` is 10, or 20 where an image is flipped."""
     from PIL import Image
 
     folder.mkdir()
@@ -600,7 +602,7 @@ class TorchNumbers(Numbers):
 
 
 def iterables(folder: Path) -> ri.Dataset:
-    """Return an iterable dataset that divides itself among three workers, with torch's random numbers."""
+    """Return random numbers of torch, of an iterable that divides itself among 3 workers."""
     import torch
     from torch.utils.data import IterableDataset, get_worker_info
 

@@ -52,7 +52,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def crops() -> dict[str, Any]:
-    """Return the parts of an image of 60 x 80 pixels that a random crop takes: left, top, right and bottom."""
+    """Return the [left, top, right, bottom] that random crops take of 60 x 80 pixels."""
 
     def boxes(
         count: int, scale: tuple[float, float], ratio: tuple[float, float]

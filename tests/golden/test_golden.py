@@ -1,4 +1,4 @@
-"""The order of samples and their random numbers, pinned: every kind of order and every domain of keys."""
+"""Samples and their random numbers, pinned: every kind of order and every domain of keys."""
 
 import pytest
 
@@ -26,7 +26,7 @@ SHOWN_BY = {
 
 @pytest.mark.parametrize("name", compute.GOLDENS)
 def test_golden_values_are_computed(name: str) -> None:
-    """A changed value is a new version of the file's kind of order; only additions may be made to a file."""
+    """A changed value is a new version of its kind of order; values may only be added."""
     pinned, computed = compute.read(name), compute.compute(name)
     assert pinned.keys() == computed.keys()
     for key, value in pinned.items():
