@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rayingest.build.description import Description
 from rayingest.errors import ConfigError
 from rayingest.options.types import AfterCopy, Bytes, Count, Decoders, Device, Flag, Folder, MaxErrors, Positive, Seconds
-from rayingest.monitor.autoscale import Rescale
+from rayingest.monitor.autoscale import Autoscale
 from rayingest.monitor.watch import LoaderWatch
 from rayingest.options.checked import checked, option_type, one_of
 from rayingest.build.planner import batching_of
@@ -136,8 +136,8 @@ def make_loader(
         own = pool is None
         if pool is None:
             pool = Pool(workers if isinstance(workers, int) else workers[0], start_timeout=start_timeout)
-        rescale = None if isinstance(workers, int) else Rescale(pool, *workers)
-        watch = LoaderWatch(RayMetrics(ranks.rank), rescale=rescale)
+        autoscale = None if isinstance(workers, int) else Autoscale(pool, *workers)
+        watch = LoaderWatch(RayMetrics(ranks.rank), autoscale=autoscale)
         source = _cluster_source(stream, ranks, pool, own, slots, limits, epochs, decode_timeout, kept, watch)
     else:
         watch = LoaderWatch()

@@ -1,4 +1,4 @@
-"""Where the time goes: looking at a running loader, naming what is short, and telling it."""
+"""Observe a running loader: its figures, what limits its speed, and what removes the limit."""
 
 from rayingest.monitor.diagnose import Diagnosis, diagnose, diagnose_ranks
 

@@ -1,4 +1,7 @@
-"""Giving a pool as many decoders as its loader needs. Decides nothing: `plan.scaling` does."""
+"""Resize a pool to the number of decoders that its loader needs.
+
+Decides nothing: the decision is in `plan.figures.scaling`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ class _Pool(Protocol):
     def resize(self, workers: int) -> None: ...
 
 
-class Rescale:
-    """Called with what the pool's one loader did for a while."""
+class Autoscale:
+    """Resizes one pool between `least` and `most` decoders; call it with snapshots of its loader.
+
+    The pool must serve that loader alone: a snapshot of one loader says nothing about another.
+    """
 
     def __init__(self, pool: _Pool, least: int, most: int) -> None:
         self._pool, self._scaling = pool, Scaling(Scale(least, most))
@@ -27,5 +33,5 @@ class Rescale:
         have = self._pool.workers
         wanted = self._scaling.decide(seen, have)
         if wanted != have:
-            _log.info("%d decoders from now on, so far %d", wanted, have)
+            _log.info("resize the pool from %d to %d decoders", have, wanted)
             self._pool.resize(wanted)

@@ -1,7 +1,7 @@
-"""Which stage is short: from what a loader did for a while, the bottleneck, the evidence, and what would remove it.
+"""Name what limits a loader: the bottleneck, the evidence and the setting that removes it.
 
-Pure. The evidence is what the batch that was due lacked while the loop waited for it, moment by moment: that is on the
-critical path, where sums of seconds over workers that run beside each other are not.
+Pure functions of snapshots. The evidence is what the batch that is due lacks while the training
+loop waits for it. That lies on the critical path. Sums of seconds over parallel workers do not.
 """
 
 from __future__ import annotations
@@ -15,29 +15,38 @@ from typing import Any
 from rayingest.plan.figures.metrics import STALLS, Snapshot
 
 WAIT_SHARE = 0.05
-"""Of its time a loop may wait before anything is said to be short."""
+"""The share of its time that a loop may wait before a stage is called a bottleneck."""
 _SLOW = 2.0
-"""So many times as long as its like is slow."""
+"""A node or rank is slow when it takes this many times as long as the others."""
 _REREAD = 0.1
+"""Above this share of blocks read again, `max_bytes` is the bottleneck and not the storage."""
 _SPARE = 1.2
-"""More than what would just do."""
+"""Advise this many times the least that would suffice."""
 _MOST = 8
+"""Never advise more than this many times the decoders there are: the estimate is too coarse."""
 _STORE_PART = 0.6
-"""Of a node's store, for one loader: Ray spills where others and what it holds beside them need more than the rest."""
+"""The share of a node's object store that one loader may use: Ray spills where other users of the
+store, and what the loader keeps besides `max_bytes`, need more than the rest."""
 _LINGERING = 0.2
+"""Above this share of `max_bytes` that waits for Ray to free it, freeing sooner helps."""
 _FREE_SOONER = "RAY_free_objects_period_milliseconds=50"
-"""See `cluster.site`."""
 _SMALL, _LARGE = 256 << 10, 2 << 20
-"""Bytes of a block: of fewer than the first a request costs the same; the second is the default."""
+"""Block sizes in bytes: below the first, latency dominates; the second is the default."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`bottleneck`: "consumer" (all is well), "storage", "decode", "transfer", "memory budget", "slow node", "slow
-    rank" or "workers" (there are none yet); "unknown" where there is nothing to go by.
+    """What limits a loader, and what to do about it.
 
-    `share` of the loop's time that it waited, 0 to 1. `settings` are options that would help, by name: of `loader`, and
-    `block_bytes` of the reader.
+    Attributes:
+        bottleneck: "consumer" (the data is fast enough), "storage", "decode", "transfer",
+            "memory budget", "slow node", "slow rank", "workers" (none has started yet) or
+            "unknown" (no evidence).
+        share: the share of its time that the training loop waits for data, 0 to 1.
+        evidence: the figures behind the conclusion, in words.
+        advice: what would help, in words.
+        settings: options that would help, by name: options of `loader`, and `block_bytes` of the
+            reader.
     """
 
     bottleneck: str
@@ -51,25 +60,24 @@ class Diagnosis:
 
 
 def wait_share(seen: Snapshot) -> float:
-    """Part of the loop's time that it waited for data, 0 to 1."""
+    """Return the share of its time that the training loop waited for data, 0 to 1."""
     step = seen["step_seconds"] + min(seen["step_under_way_seconds"], seen.seconds)
-    stalled = max(
-        seen["wait_seconds"], sum(stalls(seen).values())
-    )  # the wait of this moment is in the second alone
+    # A wait that has not ended yet is in the stall seconds alone.
+    stalled = max(seen["wait_seconds"], sum(stalls(seen).values()))
     return stalled / (stalled + step) if stalled + step > 0 else 0.0
 
 
 def stalls(seen: Snapshot) -> dict[str, float]:
-    """Seconds waited, by what the batch due lacked."""
+    """Return the seconds that the loop waited, by cause (the keys of `STALLS`)."""
     return {cause: seen[f"stall_{cause}_seconds"] for cause in STALLS}
 
 
 def diagnose(seen: Snapshot) -> Diagnosis:
-    """What kept one loader's loop waiting."""
+    """Name what kept the training loop of one loader waiting."""
     share, causes = wait_share(seen), stalls(seen)
     total = sum(causes.values())
     if not seen["batches"] and not total and not seen["step_under_way_seconds"]:
-        return Diagnosis("unknown", share, "nothing was asked for")
+        return Diagnosis("unknown", share, "the loop has not asked for a batch")
     if share < WAIT_SHARE:
         return Diagnosis("consumer", share, f"the loop waits for data {share:.0%} of its time")
     cause = max(causes, key=lambda name: causes[name]) if total else ""
@@ -77,18 +85,18 @@ def diagnose(seen: Snapshot) -> Diagnosis:
     if total:
         waits += f", {causes[cause] / total:.0%} of that for {STALLS[cause]}"
     if cause in {"read", "decode"} and (slow := _slow_node(seen, cause)) is not None:
-        return Diagnosis(
-            "slow node", share, f"{waits}; {slow[1]}", f"mend node {slow[0]}, or take it out"
-        )
-    name, advice, settings = _NAMED[cause](seen) if cause else ("unknown", "", {})
+        node, evidence = slow
+        advice = f"check node {node}, or drain it"
+        return Diagnosis("slow node", share, f"{waits}; {evidence}", advice)
+    name, advice, settings = _ADVICE[cause](seen) if cause else ("unknown", "", {})
     return Diagnosis(name, share, waits, advice, settings)
 
 
 def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
-    """What kept a job waiting, from snapshots of its ranks, of the same loader of each; a rank that alone waits keeps
-    all the others from going on.
+    """Name what kept a job waiting, from one snapshot of the same loader on each rank.
 
-    Ranks go in step: while one waits for data, the others wait for it in their steps.
+    Ranks run in step: while one waits for data, the others wait for that rank inside their steps.
+    So one rank that waits much more than the others slows down all of them.
     """
     shares = {rank: wait_share(snapshot) for rank, snapshot in seen.items()}
     worst = max(shares, key=lambda rank: shares[rank])
@@ -100,30 +108,36 @@ def diagnose_ranks(seen: Mapping[str, Snapshot]) -> Diagnosis:
         and shares[worst] > _SLOW * max(WAIT_SHARE / 2, median(others))
     ):
         evidence = (
-            f"rank {worst} waits {shares[worst]:.0%} of its time, the others {median(others):.0%}; there it is "
-            f"{found.bottleneck}: {found.evidence}"
+            f"rank {worst} waits {shares[worst]:.0%} of its time, the others {median(others):.0%}; "
+            f"its bottleneck is {found.bottleneck}: {found.evidence}"
         )
         return Diagnosis("slow rank", shares[worst], evidence, found.advice, found.settings)
     return found
 
 
-def _storage(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
+_Remedy = tuple[str, str, dict[str, Any]]
+"""Bottleneck, advice and settings, as in `Diagnosis`."""
+
+
+def _storage(seen: Snapshot) -> _Remedy:
     if seen["blocks_reread"] > _REREAD * seen["blocks_read"] > 0:
         return _budget(seen)
     rate = seen["bytes_read"] / seen["read_seconds"] / 1e6 if seen["read_seconds"] else 0.0
-    advice = f"one reader's thread gets {rate:.3g} MB/s: "
+    advice = f"one reader thread reads {rate:.3g} MB/s: "
     if not seen["readers"]:
-        return "storage", f"{advice}workers=2, which read ahead", {"workers": 2}
+        return "storage", f"{advice}workers=2 reads ahead", {"workers": 2}
     blocks = seen["blocks_read"]
     nbytes = seen["bytes_read"] / blocks if blocks > 0 else _LARGE
-    advice += "cache_dir and cache_bytes of the reader keep on local disks what is read again"
+    advice += (
+        "cache_dir and cache_bytes of the reader cache on local disks the data that is read again"
+    )
     if nbytes < _SMALL:
-        few = f"blocks of {nbytes / 1024:.3g} KiB take hardly less time than large ones: "
-        return "storage", f"{few}block_bytes={_LARGE}; {advice}", {"block_bytes": _LARGE}
-    return "storage", f"{advice}, or storage that is nearer", {}
+        small = f"a block of {nbytes / 1024:.3g} KiB takes nearly as long as a large one: "
+        return "storage", f"{small}block_bytes={_LARGE}; {advice}", {"block_bytes": _LARGE}
+    return "storage", f"{advice}; or move the data to nearer storage", {}
 
 
-def _budget(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
+def _budget(seen: Snapshot) -> _Remedy:
     wanted = int(2 ** math.ceil(math.log2(max(1.0, _SPARE * 2 * seen["max_bytes"]))))
     most = int(_STORE_PART * seen["node_store_bytes"]) or wanted
     settings = {"max_bytes": min(wanted, most)} if most > _SPARE * seen["max_bytes"] else {}
@@ -132,51 +146,53 @@ def _budget(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
         for nbytes in settings.values()
     ]
     if wanted > most:
-        ways.append(
-            f"a larger store for this node: ray start --object-store-memory={2 * int(seen['node_store_bytes'])}"
-        )
+        store = 2 * int(seen["node_store_bytes"])
+        ways.append(f"a larger store for this node: ray start --object-store-memory={store}")
     advice = f"{', '.join(ways)}, or a smaller window and fewer lanes in shuffle()"
-    if (lingering := seen["lingering_bytes"] / max(1.0, seen["max_bytes"])) > _LINGERING:
+    lingering = seen["lingering_bytes"] / max(1.0, seen["max_bytes"])
+    if lingering > _LINGERING:
         advice += (
-            f"; {lingering:.0%} of it is given up and waits until Ray frees it: {_FREE_SOONER} in the environment of "
-            "`ray start`, or of this process before ray.init()"
+            f"; {lingering:.0%} of max_bytes is released and waits until Ray frees it: set "
+            f"{_FREE_SOONER} in the environment of `ray start`, or of this process before "
+            "ray.init()"
         )
     return "memory budget", advice, settings
 
 
-def _decode(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
+def _decode(seen: Snapshot) -> _Remedy:
     have = max(1, int(seen["decoders"]))
     work, step = seen["decode_seconds"], seen["step_seconds"]
     needed = math.ceil(_SPARE * work / step) if step > 0 else _MOST * have
     workers = min(max(needed, have + 1), _MOST * have)
-    instead, cpus, ranks = (
-        f"instead of {int(seen['decoders'])}",
-        int(seen["cluster_cpus"]),
-        int(seen["world_size"]),
-    )
+    instead = f"instead of {int(seen['decoders'])}"
+    cpus, ranks = int(seen["cluster_cpus"]), int(seen["world_size"])
     most = max(1, cpus // max(1, ranks))
     if not cpus or workers <= most:
         return "decode", f"workers={workers} {instead}", {"workers": workers}
-    there = f"{cpus} CPUs" + (f" for {ranks} ranks" if ranks > 1 else "")
-    short = f"it takes about {workers}, and the cluster has {there}: add nodes, or do less for each sample"
+    shared = f" for {ranks} ranks" if ranks > 1 else ""
+    short = (
+        f"this loader needs about {workers} decoders, and the cluster has {cpus} CPUs{shared}: "
+        "add nodes, or do less work per sample"
+    )
     if have >= most:
         return "decode", short, {}
-    return "decode", f"workers={most} {instead}, which may not do; {short}", {"workers": most}
+    return "decode", f"workers={most} {instead}, which may not suffice; {short}", {"workers": most}
 
 
-def _transfer(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
-    return (
-        "transfer",
-        "decoders on the trainer's own node, smaller fields (pixels as uint8, floats by after_copy), or more prefetch",
-        {"prefetch": 4},
+def _transfer(seen: Snapshot) -> _Remedy:
+    advice = (
+        "decoders on the trainer's own node, smaller fields (pixels as uint8, converted to floats "
+        "by after_copy), or a larger prefetch"
     )
+    return "transfer", advice, {"prefetch": 4}
 
 
-def _workers(seen: Snapshot) -> tuple[str, str, dict[str, Any]]:
-    return "workers", "they are starting, or the cluster lacks free CPUs, one for each decoder", {}
+def _workers(seen: Snapshot) -> _Remedy:
+    advice = "the workers are starting, or the cluster lacks free CPUs (each decoder needs one)"
+    return "workers", advice, {}
 
 
-_NAMED = {
+_ADVICE = {
     "read": _storage,
     "room": _budget,
     "decode": _decode,
@@ -186,7 +202,7 @@ _NAMED = {
 
 
 def _slow_node(seen: Snapshot, cause: str) -> tuple[str, str] | None:
-    """The node whose work takes far longer than that of the others, and by how much."""
+    """Return the node that is much slower than the others, and the evidence; None if none is."""
     seconds, amount = {
         "read": ("read_seconds", "bytes_read"),
         "decode": ("decode_seconds", "samples_decoded"),
@@ -202,7 +218,5 @@ def _slow_node(seen: Snapshot, cause: str) -> tuple[str, str] | None:
     usual = median(pace for node, pace in paces.items() if node != slow)
     if usual <= 0 or paces[slow] < _SLOW * usual:
         return None
-    return (
-        slow,
-        f"node {slow} takes {paces[slow] / usual:.1f} times as long as others for the same {cause}",
-    )
+    times = paces[slow] / usual
+    return slow, f"node {slow} takes {times:.1f} times as long as the others for the same {cause}"

@@ -1,6 +1,7 @@
-"""What a loader takes: CPU time and memory of this process and of its pool's workers, wherever these run.
+"""Measure what a loader uses: CPU time and memory of this process and of its pool's workers.
 
-Owns the sums. The workers are asked, and never waited for while the loop runs.
+Owns the sums. While the training loop runs, the meter sends requests to the workers and does not
+wait for the results; `read` waits.
 """
 
 from __future__ import annotations
@@ -13,51 +14,55 @@ import ray
 from rayingest.execute.cluster.pool import Pool
 from rayingest.execute.cluster.usage import Usage, own_usage
 
-_EVERY_SECONDS = 1.0
-_ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_RESULT_SECONDS = 5.0
 
 
 class Meter:
-    """From when it is made until it is `read`; `pool` None for a loader that has none."""
+    """Measures from its construction until `read`; `pool` is None for a loader without workers."""
 
     def __init__(self, pool: Pool | None) -> None:
         self._actors = [] if pool is None else [member.actor for member in pool.members]
-        self._asked = [self._ask()]
+        self._requests = [self._request()]
         self._own = [own_usage()]
         self._looked = time.monotonic()
-        if self._actors:  # what they do from now on is counted, and nothing before
-            ray.wait(self._asked[0], num_returns=len(self._actors), timeout=_ANSWER_SECONDS)
+        if self._actors:
+            # The first figures are the zero of the measurement: no later work may be in them.
+            ray.wait(self._requests[0], num_returns=len(self._actors), timeout=_RESULT_SECONDS)
 
     def look(self) -> None:
-        """Ask what is in use now, where the last time is a second ago."""
+        """Request the current usage, unless the last request is less than a second old."""
         now = time.monotonic()
-        if now - self._looked >= _EVERY_SECONDS:
+        if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             self._look()
 
     def read(self) -> Usage:
-        """CPU seconds since it was made, and the most memory in use at a time; without workers that do not answer."""
+        """Return the CPU seconds since construction and the sum of each process's peak memory.
+
+        A worker that does not respond within 5 s is left out.
+        """
         self._look()
-        workers = [_answers(list(refs)) for refs in zip(*self._asked, strict=True)]
-        each = [self._own, *(found for found in workers if found)]
-        cpu = sum(found[-1].cpu_seconds - found[0].cpu_seconds for found in each)
-        return Usage(cpu, sum(max(one.memory_bytes for one in found) for found in each))
+        workers = [_results(list(refs)) for refs in zip(*self._requests, strict=True)]
+        each = [self._own, *(usages for usages in workers if usages)]
+        cpu = sum(usages[-1].cpu_seconds - usages[0].cpu_seconds for usages in each)
+        return Usage(cpu, sum(max(usage.memory_bytes for usage in usages) for usages in each))
 
     def _look(self) -> None:
         self._own.append(own_usage())
-        self._asked.append(self._ask())
+        self._requests.append(self._request())
 
-    def _ask(self) -> list[Any]:
+    def _request(self) -> list[Any]:
         return [actor.usage.remote() for actor in self._actors]
 
 
-def _answers(refs: list[Any]) -> list[Usage]:
-    """Those of one worker that came, in order."""
-    came, _ = ray.wait(refs, num_returns=len(refs), timeout=_ANSWER_SECONDS)
-    found = []
-    for ref in came:
+def _results(refs: list[Any]) -> list[Usage]:
+    """Return the results of one worker that arrived, in order."""
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=_RESULT_SECONDS)
+    usages = []
+    for ref in ready:
         try:
-            found.append(ray.get(ref))
-        except ray.exceptions.RayError:  # it has ended meanwhile
+            usages.append(ray.get(ref))
+        except ray.exceptions.RayError:  # the worker has ended meanwhile
             continue
-    return found
+    return usages

@@ -1,6 +1,7 @@
-"""Looking at one loader about once a second: its metrics, what is short, and a line in the log while it waits too much.
+"""Look at one loader about once a second: export its metrics, and log what keeps the loop waiting.
 
-Owns when, and what was seen of late. It has no thread: whoever feeds the loader calls `tick`.
+Owns the intervals and the last ten seconds of figures. It has no thread: the code that feeds the
+loader calls `tick`.
 """
 
 from __future__ import annotations
@@ -20,34 +21,39 @@ from rayingest.plan.figures.metrics import Figures, Metrics, Snapshot, Span, bet
 
 _LOOK_SECONDS = 1.0
 _LOOK_SHARE = 0.01
-"""Of a CPU that looks may take: where one takes longer, with many nodes to tell of, the next comes later."""
-_SEEN_SECONDS = 10.0
-"""A conclusion is drawn from so many."""
-_TELL_SECONDS = 60.0
+"""The share of a CPU that looks may take. With many nodes a look is slow; then looks are rarer."""
+_DIAGNOSIS_SECONDS = 10.0
+"""A diagnosis covers this much time."""
+_LOG_SECONDS = 60.0
 SCALE_SECONDS = 5.0
 
 _log = logging.getLogger("rayingest")
 
 
 class LoaderWatch:
-    """The watch of one loader; `metrics` is where its figures go, `rescale` who draws conclusions every few seconds.
+    """Watches one loader.
 
-    `clock` gives seconds, `cpu` those of the CPU that this thread has had.
+    Args:
+        metrics: exports the figures; None exports nothing.
+        clock: returns seconds.
+        autoscale: receives what the loader did, every `SCALE_SECONDS`.
+        cpu: returns the CPU seconds that the calling thread has used.
     """
 
     def __init__(
         self,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
-        rescale: Callable[[Snapshot], None] | None = None,
+        autoscale: Callable[[Snapshot], None] | None = None,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._metrics, self._clock, self._rescale, self._cpu = metrics, clock, rescale, cpu
+        self._metrics, self._clock, self._autoscale, self._cpu = metrics, clock, autoscale, cpu
         self._figures: Callable[[], Figures] | None = None
         self._lock = threading.Lock()
+        # The first look is older than `_DIAGNOSIS_SECONDS`, or the first of all.
         self._looks: deque[tuple[float, Figures]] = deque([(clock(), {})])
-        self._traced: Span = no_span
-        self._due = self._told = clock()
+        self._trace: Span = no_span
+        self._due = self._logged = clock()
         self._scaled: tuple[float, Figures] = (clock(), {})
 
     def attach(self, figures: Callable[[], Figures]) -> None:
@@ -55,7 +61,7 @@ class LoaderWatch:
         self._figures = figures
 
     def tick(self) -> None:
-        """Look, where the last look is a second ago, and took no more than a hundredth of the time since."""
+        """Look, unless the last look is less than 1 s old, or less than 100 times its own cost."""
         if self._clock() < self._due or not self._lock.acquire(blocking=False):
             return
         try:
@@ -67,16 +73,19 @@ class LoaderWatch:
             self._lock.release()
 
     def trace(self, span: Span) -> None:
-        """Tell this, from now on, what was done."""
-        self._traced = span
+        """Pass every span to `span` from now on."""
+        self._trace = span
 
     def span(self, stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
-        """Something was done."""
-        self._traced(stage, seconds, who, position)
+        """Pass a span of finished work to the trace, if there is one."""
+        self._trace(stage, seconds, who, position)
 
     def findings(self, figures: Figures) -> dict[str, Any]:
-        """`bottleneck`, why and what to do, and `p95_seconds`, in which 95 % of waits, steps, reads and decodes were
-        done: of the last ten seconds up to these figures.
+        """Return what follows from the last ten seconds up to these figures.
+
+        `bottleneck`, `bottleneck_evidence`, `bottleneck_advice` and `bottleneck_settings`, as in
+        `Diagnosis`; `p95_seconds`: by kind (wait, step, read, decode), the duration that 95 % of
+        them did not exceed.
         """
         seen = self._seen(figures)
         found = diagnose(seen)
@@ -92,14 +101,15 @@ class LoaderWatch:
         }
 
     def close(self) -> None:
-        """The loader is closed: its last figures are recorded."""
+        """Record the last figures of the loader and release the metrics."""
         figures, self._figures = self._figures, None
         if self._metrics is None:
             return
-        # Garbage that is collected in the midst of a look may be the loader: then that look was the last.
+        # The garbage collector may close the loader in the middle of a look: that look was the
+        # last.
         if figures is not None and self._lock.acquire(blocking=False):
             try:
-                with contextlib.suppress(IngestError):  # a process that was forked has none
+                with contextlib.suppress(IngestError):  # a forked process has no figures
                     self._metrics.record(figures())
             finally:
                 self._lock.release()
@@ -108,15 +118,15 @@ class LoaderWatch:
     def _look(self, figures: Figures) -> None:
         now = self._clock()
         self._looks.append((now, figures))
-        while now - self._looks[1][0] >= _SEEN_SECONDS:
+        while now - self._looks[1][0] >= _DIAGNOSIS_SECONDS:
             self._looks.popleft()
         if self._metrics is not None:
             self._metrics.record(figures)
-        if self._rescale is not None and now - self._scaled[0] >= SCALE_SECONDS:
-            self._rescale(between(self._scaled[1], figures, now - self._scaled[0]))
+        if self._autoscale is not None and now - self._scaled[0] >= SCALE_SECONDS:
+            self._autoscale(between(self._scaled[1], figures, now - self._scaled[0]))
             self._scaled = now, figures
-        if now - self._told >= _TELL_SECONDS:
-            self._told = now
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
             found = diagnose(self._seen(figures))
             if found.share >= WAIT_SHARE:
                 _log.warning("%s", found)

@@ -1,4 +1,4 @@
-"""The training process: host memory for batches, prefetching to a device, and the loader that a training loop sees."""
+"""Run in the training process: host memory for batches, copies to a device, and the `Loader`."""
 
 from rayingest.trainer.device import resolve_device, resolve_pin
 from rayingest.trainer.loader import Loader, PlanView

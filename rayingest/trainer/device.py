@@ -1,7 +1,7 @@
-"""The few things that prefetching needs from a device, behind one protocol, and CUDA's version of them.
+"""Wrap the device operations that prefetching needs in one protocol, and implement it for CUDA.
 
-Owns the copy stream. Refuses to know about batches: which order the calls come in is `prefetch`'s matter, so that the
-order can be tested without a device.
+Owns the copy stream. Knows nothing of batches: the order of the calls belongs to `prefetch`, so
+that a test can check the order without a device.
 """
 
 from __future__ import annotations
@@ -13,44 +13,48 @@ import torch
 from rayingest.errors import ConfigError
 
 Stream = Any
-"""A queue of device work; opaque outside its backend."""
+"""A queue of device work. Only its backend looks inside."""
 
 
 class Event(Protocol):
-    """A mark in a stream."""
+    """A point in a stream's work."""
 
     def query(self) -> bool:
-        """Whether everything before the mark is done. Does not wait."""
+        """Return whether all work before the event is done. Does not wait."""
 
     def synchronize(self) -> None:
-        """Wait until everything before the mark is done."""
+        """Wait until all work before the event is done."""
 
 
 class Backend(Protocol):
-    """One device with one stream of our own for copies to it."""
+    """One device, with one stream of its own for copies to the device."""
 
     copy_stream: Stream
 
     def current_stream(self) -> Stream:
-        """The stream on which the calling thread works on this device now: the consumer's."""
+        """Return the stream that the calling thread uses on this device now: the consumer's."""
 
     def copy(self, host: torch.Tensor) -> torch.Tensor:
-        """A new tensor on the device, allocated and filled on the copy stream. Does not wait where `host` is pinned."""
+        """Allocate a tensor on the device and fill it, both on the copy stream.
+
+        Does not wait if `host` is pinned.
+        """
 
     def record(self, stream: Stream) -> Event:
-        """A mark behind everything that the stream has been given so far."""
+        """Record an event after all work that was submitted to the stream so far."""
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Let what the stream is given from now on begin only after the mark. Does not wait itself."""
+        """Make all further work of the stream start after the event. Does not wait itself."""
 
     def record_stream(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Tell the allocator that the stream uses this tensor, so that its memory outlives that use."""
+        """Inform the allocator that the stream uses this tensor, so that its memory stays."""
 
 
 class CudaBackend:
-    """The backend of one CUDA device. The copy stream is made here, once: one per epoch would grow reserved memory.
+    """The backend of one CUDA device.
 
-    Every call names the device or the stream, because the current device differs from thread to thread.
+    It creates its copy stream once: a stream per epoch would make reserved memory grow. Every call
+    names the device or the stream, because each thread has its own current device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -62,9 +66,8 @@ class CudaBackend:
         return torch.cuda.current_stream(self.device)
 
     def copy(self, host: torch.Tensor) -> torch.Tensor:
-        with torch.cuda.stream(
-            self.copy_stream
-        ):  # sets the stream's device too, and puts back what was before
+        # This also sets the stream's device, and restores both afterwards.
+        with torch.cuda.stream(self.copy_stream):
             return host.to(self.device, non_blocking=True)
 
     def record(self, stream: Stream) -> Event:
@@ -78,45 +81,49 @@ class CudaBackend:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device that batches are handed out on: "cpu", or "cuda" with its index filled in.
+    """Return the device of the batches: "cpu", or "cuda" with its index.
 
     Raises:
-        ConfigError: not a device, one of another kind, or not there.
+        ConfigError: `device` is no device, is of another type, or does not exist here.
     """
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"device={device!r} is not a device; 'cpu', 'cuda' and 'cuda:<index>' are"
+            f"device={device!r} is not a device; use 'cpu', 'cuda' or 'cuda:<index>'"
         ) from error
     if resolved.type == "cpu":
         return torch.device("cpu")
     if resolved.type != "cuda":
         raise ConfigError(
-            f"device={str(device)!r} is not served; 'cpu', 'cuda' and 'cuda:<index>' are"
+            f"device={str(device)!r} is not supported; use 'cpu', 'cuda' or 'cuda:<index>'"
         )
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"device={str(device)!r}, but PyTorch sees no CUDA device here; device='cpu' would work"
+            f"device={str(device)!r}, but PyTorch finds no CUDA device here; "
+            "device='cpu' would work"
         )
     index = torch.cuda.current_device() if resolved.index is None else resolved.index
-    if index >= torch.cuda.device_count():
+    count = torch.cuda.device_count()
+    if index >= count:
         raise ConfigError(
-            f"device={str(device)!r}, but there are {torch.cuda.device_count()} CUDA devices"
+            f"device={str(device)!r}, but this machine has {count} CUDA device(s); "
+            f"use an index below {count}"
         )
     return torch.device("cuda", index)
 
 
 def resolve_pin(pin_memory: bool | None, device: torch.device) -> bool:
-    """Whether host memory is pinned: as asked for; where nothing was said, for a CUDA device only.
+    """Return whether to pin host memory; None means: for a CUDA device only.
 
     Raises:
-        ConfigError: pinning was asked for and there is no CUDA to pin for.
+        ConfigError: `pin_memory` is True and PyTorch finds no CUDA device.
     """
     if pin_memory is None:
         return device.type == "cuda"
     if pin_memory and not torch.cuda.is_available():
         raise ConfigError(
-            "pin_memory=True, but PyTorch sees no CUDA device here; leave it out, or pin_memory=False"
+            "pin_memory=True, but PyTorch finds no CUDA device here; leave it out, or use "
+            "pin_memory=False"
         )
     return bool(pin_memory)

@@ -1,7 +1,7 @@
-"""The training loop's side: passes over a source of batches, and the position that can be saved and resumed.
+"""Iterate over a source of batches in passes, and keep the position that can be saved and resumed.
 
-Owns which pass is running and what the loop has received. Refuses to know how batches are made (the source), what a
-state says (the plan), and how tensors reach a device (`prefetch`).
+Owns which pass runs and what the training loop has received. The source makes the batches, the plan
+writes states, and `prefetch` copies tensors to a device: this module knows nothing of the three.
 """
 
 from __future__ import annotations
@@ -33,51 +33,55 @@ from rayingest.trainer.timer import StepTimer
 
 
 class PlanView(Protocol):
-    """What a loader needs to know of the plan."""
+    """The part of a plan that a loader uses."""
 
     def steps_in(self, epoch: int) -> int:
-        """Batches in an epoch, the same on every rank; `ENDLESS` where nobody knows."""
+        """Return the number of batches in an epoch, equal on all ranks; `ENDLESS` if unknown."""
 
     @property
     def rank(self) -> int:
-        """Which share of every global batch this loader gives."""
+        """The share of every global batch that this loader yields, below `world_size`."""
 
     @property
     def world_size(self) -> int:
-        """How many shares there are."""
+        """The number of shares of a global batch."""
 
     def reached(self, epoch: int, step: int) -> None:
-        """The loop has received all that is before this position: it will not go back without a state."""
+        """Note that the loop has received all before this position: only a state leads back."""
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
-        """JSON for a position, and for what it is a position in."""
+        """Return the position, and the identity of the data and order, as JSON."""
 
     def position(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Epoch and step of a state; StateError where it belongs to another order, batch or data."""
+        """Return epoch and step of a state; StateError if it is of another order, batch or data."""
 
 
 class Loader:
-    """One rank's batches as dicts of tensors, in order.
+    """Yields one rank's batches in order, as dicts of tensors.
 
-    Each `for` is one pass: the first after `load_state_dict` finishes the interrupted epoch, every other begins the
-    next epoch from its start; leaving a pass early gives up the rest of its epoch. One pass runs at a time. An iterator
-    that is asked for nothing is no pass: frameworks make some, to see whether it can be done. An endless epoch is the
-    only one: every `for` goes on in it, and ends where the source does for now.
+    Each `for` is one pass. The first pass after `load_state_dict` finishes the interrupted epoch;
+    every other pass begins the next epoch at its start. Leaving a pass early gives up the rest of
+    its epoch. One pass runs at a time. Creating an iterator does not start a pass; the first
+    `next()` does. (Lightning creates iterators just to probe the loader.) A stream without end is
+    one endless epoch: every `for` continues in it, and stops where the source has ended for now.
 
     Args:
-        source: where batches come from; the loader closes it, also when this call fails.
+        source: makes the batches. The loader closes it, also if this constructor fails.
         plan: the order that the source follows.
         device: "cpu", "cuda", "cuda:<index>" or a `torch.device`.
-        prefetch: batches whose copies to the device are issued ahead; on the CPU the source alone runs ahead.
-        slots: the pool that the source writes into; None makes one, for sources whose arrays own their memory.
-        pin_memory: pin that pool where it is made here; None does for a CUDA device.
-        epochs: how many epochs there will be: nothing is fetched past them before it is asked for. None: no end.
+        prefetch: the number of batches to copy to the device ahead of the loop, 0 or more. On the
+            CPU only the source runs ahead.
+        slots: the pool that the source writes into. None makes one, for sources whose arrays own
+            their memory.
+        pin_memory: whether a pool made here is pinned; None means: for a CUDA device only.
+        epochs: the number of epochs of the run: no batch after them is fetched ahead. None: no
+            limit.
         after_copy: by field, a function of its tensor, run on the device on the consumer's stream.
-        clock: seconds, for `stats`.
-        watch: who draws conclusions for `stats` from the figures; closed with the loader.
+        clock: returns seconds, for `stats`.
+        watch: adds its findings to `stats`. The loader closes it.
 
     Raises:
-        ConfigError: a device or an option that cannot be had.
+        ConfigError: a device or an option is not available or not allowed.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Loader:
         try:
             self.device = resolve_device(device)
             if prefetch < 0:
-                raise ConfigError(f"prefetch={prefetch}: a number of batches, 0 or more")
+                raise ConfigError(f"prefetch={prefetch} is negative; give 0 batches or more")
             pin = resolve_pin(pin_memory, self.device)
             self._slots = SlotPool(pin) if slots is None else slots
             span = no_span if watch is None else watch.span
@@ -110,15 +114,15 @@ class Loader:
         self.epochs = epochs
         self.rank, self.world_size = plan.rank, plan.world_size
         self._source, self._plan, self._batches = source, plan, batches
-        self._position: Position = (0, 0)  # of what the loop has received
-        self._due: Position | None = (
-            None  # what `_batches` gives next; None: the source must be started
-        )
-        self._pass_epoch: int | None = (
-            None  # of the last pass asked; None: the next one begins at `_position`
-        )
-        self._pass_number = 0  # of the one pass that may run
-        self._pass_ended = ""  # why those before it may not
+        # The position after the last batch that the loop received.
+        self._position: Position = (0, 0)
+        # The batch that `_batches` gives next. None: start the source before the next batch.
+        self._due: Position | None = None
+        # The epoch of the last pass that yielded. None: the next pass begins at `_position`.
+        self._pass_epoch: int | None = None
+        # The one pass that may run, and why the passes before it must not.
+        self._pass_number = 0
+        self._pass_ended = ""
         self._timer = StepTimer(clock, span)
         self.watch = watch
         self._figures = partial(_figures, source, self._timer, batches, self._slots)
@@ -128,70 +132,73 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the position: after an epoch's last batch it is the next one."""
+        """The epoch of the position; after an epoch's last batch, the next epoch."""
         return self._position[0]
 
     @property
     def step(self) -> int:
-        """Batches of this epoch that the loop has received, the one in hand counted."""
+        """Batches of this epoch that the loop has received, including the one in hand."""
         return self._position[1]
 
     def __len__(self) -> int:
-        """Batches in the epoch of the position. TypeError where nobody knows."""
+        """Return the number of batches in the current epoch; TypeError for a stream without end."""
         steps = self._plan.steps_in(self.epoch)
         if steps == ENDLESS:
-            raise TypeError("a loader of a stream has no len(): nobody knows when it ends")
+            raise TypeError("a loader of a stream without end has no len()")
         return steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch, from its start. A pass under way ends.
+        """Make the next pass begin at the start of this epoch. End a running pass.
 
         Raises:
-            ConfigError: not an epoch.
+            ConfigError: `epoch` is not a whole number of 0 or more, or the stream has no end.
         """
         try:
             number = operator.index(epoch)
         except TypeError as error:
-            raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more") from error
+            raise ConfigError(f"epoch={epoch!r} is not a whole number; give 0 or more") from error
         if number < 0:
-            raise ConfigError(f"epoch={epoch!r}: a whole number, 0 or more")
+            raise ConfigError(f"epoch={epoch!r} is negative; give 0 or more")
         if self._plan.steps_in(0) == ENDLESS:
             raise ConfigError(
-                f"set_epoch({number}): a stream is one epoch; a state says where to go on in it"
+                f"set_epoch({number}): a stream without end is one epoch; to continue at a "
+                "position, use load_state_dict"
             )
         self._move((number, 0), "set_epoch was called")
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of what the loop has received, as under 1 KB of JSON, the same on every rank."""
+        """Return the position after the last received batch; under 1 KB, equal on all ranks."""
         return self._plan.state(*self._position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass go on behind a saved position. A pass under way ends; called again, the last call holds.
+        """Make the next pass continue at a saved position. End a running pass.
 
         Raises:
-            StateError: no state, or one of other data, order or global batch. Nothing has changed then.
+            StateError: `state` is no state, or is of other data, another order or another global
+                batch. The loader is then unchanged.
         """
         epoch, step = self._plan.position(state)
         steps = max(self._plan.steps_in(epoch), 1)
         self._move((epoch, step) if step < steps else (epoch + 1, 0), "load_state_dict was called")
 
     def stats(self) -> dict[str, Any]:
-        """The figures since the loader was made, and what they say of the last ten seconds.
+        """Return all figures since the loader was made, and a diagnosis of the last ten seconds.
 
-        `batches` received; `wait_seconds` spent waiting for them; `step_seconds` between receiving one and asking for
-        the next; `wait_share` of the first in both, 0 to 1; `slots` and `slot_bytes` of host memory, `pinned_bytes`
-        of it. `bottleneck`: what is short, "consumer" where nothing is; `bottleneck_evidence`, `bottleneck_advice` in
-        words, `bottleneck_settings` as options. All others are in docs/observing.md.
+        `batches` received; `wait_seconds` spent waiting for them; `step_seconds` from receiving a
+        batch to asking for the next; `wait_share`, waits in the sum of both, 0 to 1; `slots` and
+        `slot_bytes` of host memory, `pinned_bytes` of it. `bottleneck`, or "consumer" if there is
+        none; `bottleneck_evidence` and `bottleneck_advice` in words; `bottleneck_settings` as
+        options. docs/observing.md lists all others.
         """
         figures = self.figures()
         return figures if self.watch is None else {**figures, **self.watch.findings(figures)}
 
     def figures(self) -> dict[str, Any]:
-        """The source's figures and the loop's own, since the loader was made, without conclusions."""
+        """Return the figures of `stats` without the diagnosis."""
         return self._figures()
 
     def close(self) -> None:
-        """Close the source and give back everything but the batches already handed out. Idempotent."""
+        """Close the source and free everything except batches already yielded. Idempotent."""
         self._close()
 
     def __enter__(self) -> Loader:
@@ -206,14 +213,14 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Values]:
-        """Begin a pass: its batches are made from now on, and it counts once one is asked for.
+        """Create the iterator of the next pass; the source starts on its batches at once.
 
         Raises:
             IngestError: the loader is closed.
         """
         self._check_open()
-        self._end_pass("a newer iterator of this loader was made, and one runs at a time")
-        self._timer.begin()
+        self._end_pass("a newer iterator of this loader exists, and one runs at a time")
+        self._timer.begin_pass()
         epoch, step = self._position if self._pass_epoch is None else (self._pass_epoch + 1, 0)
         steps = self._plan.steps_in(epoch)
         if steps and self._due != (epoch, step):
@@ -226,20 +233,20 @@ class Loader:
         return _Pass(self, self._pass_number, steps)
 
     def _next(self, running: _Pass) -> Values:
-        """The pass's next batch; whatever goes wrong ends the pass, and the position stays."""
-        self._timer.asked()
+        """Return the pass's next batch. An error ends the pass and leaves the position as it is."""
+        self._timer.begin_wait()
         if running.done:
             raise StopIteration
         self._check_open()
         if running.number != self._pass_number:
-            raise RuntimeError(f"this iterator is over: {self._pass_ended}")
+            raise RuntimeError(f"this iterator has ended: {self._pass_ended}")
         if self._pass_epoch is None and running.steps != ENDLESS:
             self._pass_epoch = self.epoch
         try:
             position, values = self._batches.next()
             if position != self._due:
                 raise IngestError(
-                    f"the source gave (epoch, step) {position} where {self._due} was due"
+                    f"the source gave (epoch, step) {position}, but {self._due} is due"
                 )
         except BaseException as error:
             running.done = True
@@ -251,25 +258,28 @@ class Loader:
         running.done = step + 1 == running.steps
         self._due = self._position = (epoch + 1, 0) if running.done else (epoch, step + 1)
         self._plan.reached(*self._position)
-        self._timer.handed(position)
+        self._timer.end_wait(position)
         return values
 
-    def _move(self, position: Position, why: str) -> None:
-        self._end_pass(why)
+    def _move(self, position: Position, reason: str) -> None:
+        self._end_pass(reason)
         self._position = position
         self._pass_epoch = None
 
-    def _end_pass(self, why: str) -> None:
+    def _end_pass(self, reason: str) -> None:
         self._pass_number += 1
-        self._pass_ended = why
+        self._pass_ended = reason
 
     def _check_open(self) -> None:
         if not self._close.alive:
-            raise IngestError("this loader is closed; make a new one from its data set")
+            raise IngestError("this loader is closed; make a new one from its dataset")
 
 
 class _Pass:
-    """The iterator of one pass. It keeps its loader, never the other way round: both dropped, the source is closed."""
+    """The iterator of one pass.
+
+    It refers to its loader, never the other way round: once the user drops both, the source closes.
+    """
 
     def __init__(self, loader: Loader, number: int, steps: int) -> None:
         self._loader = loader
@@ -318,7 +328,7 @@ def _batches(
 def _figures(
     source: BatchSource, timer: StepTimer, batches: Batches, slots: SlotPool
 ) -> dict[str, Any]:
-    """A loader's, for those who must not keep it alive."""
+    """Return a loader's figures without a reference to it: the watch must not keep it alive."""
     own = {"slots": slots.slots, "slot_bytes": slots.nbytes, "pinned_bytes": slots.pinned_bytes}
     return {**source.stats(), **timer.stats(), **batches.stats(), **own}
 

@@ -1,15 +1,16 @@
-"""From a source's batches in host memory to the training loop's tensors: on the CPU, or copied ahead to a device.
+"""Turn a source's batches in host memory into tensors: on the CPU, or copied ahead to a device.
 
-The rules of copying ahead, each of which fails in silence when it is broken:
+The rules of copying ahead. Breaking one of them corrupts batches without an error:
 
-1. A slot is used again only after the event recorded behind its copies has completed. The prefetcher holds the host
-   tensors until then.
-2. The consumer's stream waits on that event before anything of the batch is used on it.
-3. Tensors allocated on the copy stream are made known to the allocator as used by the consumer's stream, or their
-   memory would go to the next copy as soon as Python drops them, kernels still reading it.
-4. What is done to a tensor after its copy runs on the consumer's stream, after the wait.
+1. A slot is reused only after the event behind its copies has completed. Until then the prefetcher
+   holds the host tensors.
+2. The consumer's stream waits for that event before it uses the batch.
+3. The allocator learns that the consumer's stream uses the tensors that the copy stream allocated.
+   Otherwise the next copy would get their memory as soon as Python drops them, while kernels read
+   it.
+4. `after_copy` functions run on the consumer's stream, after the wait.
 
-Nothing here waits for the device: events are asked, at the next call again. Refuses to know about epochs and states.
+No call waits for the device: each call queries the events once. Knows nothing of passes and states.
 """
 
 from __future__ import annotations
@@ -32,34 +33,37 @@ Position = tuple[int, int]
 """Epoch and step."""
 
 Values = dict[str, Any]
-"""One batch as the training loop sees it: tensors, and lists of what is no tensor."""
+"""One batch as the training loop gets it: a tensor per field, or a list for other types."""
 
 AfterCopy = Mapping[str, Callable[[torch.Tensor], Any]]
-"""By field, what to do with its tensor once it is on the device, such as bytes to normalised floats."""
+"""By field, a function of its tensor on the device, for example from bytes to normalised floats."""
 
 _TENSOR_DTYPES = frozenset(np.dtype(code) for code in "?bhilqBHILQefdFD")
 _TORCH_CODES = frozenset("?bhilqBHILefdFD")
-"""Those that PyTorch takes as they are."""
+"""The type codes that PyTorch takes without a view."""
 
 
 class Batches(Protocol):
-    """Batches in order, ready for the training loop."""
+    """Gives batches in order, ready for the training loop."""
 
     def next(self) -> tuple[Position, Values]:
-        """The next batch and which it is. Raises what went wrong with exactly that one."""
+        """Return the next batch and its position. Raises the error of exactly this batch."""
 
     def reset(self) -> None:
-        """Forget what was fetched ahead: the source is about to start elsewhere."""
+        """Discard batches fetched ahead, before the source starts elsewhere."""
 
     def stats(self) -> dict[str, Any]:
-        """Figures of copying to the device."""
+        """Return the figures of copying to the device."""
 
     def close(self) -> None:
-        """Give back all memory. Idempotent."""
+        """Free all memory. Idempotent."""
 
 
 class HostBatches:
-    """Batches in host memory. The tensors are the source's arrays, not copies; running ahead is left to the source."""
+    """Gives batches in host memory. The tensors share the memory of the source's arrays.
+
+    Only the source runs ahead.
+    """
 
     def __init__(
         self, source_get: Callable[[], Batch], after_copy: AfterCopy | None = None
@@ -70,7 +74,7 @@ class HostBatches:
     def next(self) -> tuple[Position, Values]:
         batch = self._source_get()
         values = {name: host_value(column) for name, column in batch.columns.items()}
-        return (batch.epoch, batch.step), _transformed(values, self._after_copy)
+        return (batch.epoch, batch.step), _apply(self._after_copy, values)
 
     def reset(self) -> None:
         pass
@@ -83,19 +87,20 @@ class HostBatches:
 
 
 class DevicePrefetcher:
-    """Batches on a device, with the copies of up to `depth` further ones issued before they are asked for.
+    """Gives batches on a device, and issues the copies of up to `depth` batches ahead of the loop.
 
     Args:
-        source_get: the next batch in host memory; an exception stands for that batch.
-        backend: the device, and its copy stream.
-        depth: copies issued beyond the batch handed out; 0 copies each when it is asked for.
-        after_copy: by field, what runs on its tensor on the consumer's stream.
-        staging: where the arrays of a batch without a buffer are copied first, so that the copy to the device need not
-            wait; None leaves them where they are.
-        ready: whether `source_get` would answer without waiting. Running ahead goes only as far as it says, so that a
-            batch at hand never waits for a later one; without it, `source_get` is called for all of `depth`.
-        may_run_ahead: whether the batch after the given one may be fetched before it is asked for.
-        span: is told how long issuing each batch's copies took.
+        source_get: returns the next batch in host memory; an exception takes the batch's place.
+        backend: the device and its copy stream.
+        depth: the number of batches to copy ahead; 0 copies each batch when the loop asks for it.
+        after_copy: by field, a function that runs on its tensor on the consumer's stream.
+        staging: the pool to copy a batch's arrays into first if the batch has no buffer, so that
+            the copy to the device need not wait. None copies them from where they are.
+        ready: returns whether `source_get` would return without waiting. The prefetcher then runs
+            ahead only while it is true, so a finished batch never waits for a later one. None: call
+            `source_get` for all of `depth`.
+        may_run_ahead: returns whether the batch after the given position may be fetched ahead.
+        span: receives the time that issuing each batch's copies took.
     """
 
     def __init__(
@@ -119,8 +124,9 @@ class DevicePrefetcher:
         self._ready = ready
         self._may_run_ahead = may_run_ahead
         self._issued: deque[_Issued] = deque()
-        self._failure: Exception | None = None  # of the batch after the last one in `_issued`
-        # Host tensors with a copy under way, in the order of the copies; one stream completes them in that order.
+        # The error of the batch after the last one in `_issued`.
+        self._failure: Exception | None = None
+        # Rule 1: host tensors whose copies have not completed. One stream completes them in order.
         self._copying: deque[tuple[Event, list[torch.Tensor]]] = deque()
         self._copy_seconds, self._bytes_copied = 0.0, 0
 
@@ -132,7 +138,7 @@ class DevicePrefetcher:
             self._issue()
         if not self._issued:
             raise self._take_failure()
-        # The batch leaves the queue only now: an interrupt while running ahead has lost nothing.
+        # The batch leaves the queue only now, so an interrupt while running ahead loses no batch.
         issued = self._issued.popleft()
         return issued.position, self._hand_over(issued)
 
@@ -141,7 +147,7 @@ class DevicePrefetcher:
         self._failure = None
 
     def stats(self) -> dict[str, Any]:
-        """`bytes_copied`, and `copy_seconds` that issuing the copies took: the device does them in its own time."""
+        """Return `bytes_copied`, and `copy_seconds` spent issuing copies (not running them)."""
         return {"copy_seconds": self._copy_seconds, "bytes_copied": self._bytes_copied}
 
     def close(self) -> None:
@@ -158,7 +164,7 @@ class DevicePrefetcher:
         return self._ready is None or self._ready()
 
     def _issue(self) -> None:
-        """Fetch one batch and issue its copies; what goes wrong is kept for the moment when this batch is asked for."""
+        """Fetch one batch and issue its copies; keep an error until this batch is due."""
         try:
             self._issued.append(self._copy(self._source_get()))
         except Exception as error:
@@ -168,7 +174,7 @@ class DevicePrefetcher:
         begun = time.perf_counter()
         columns = batch.columns
         if batch.buffer is None and self._staging is not None:
-            columns = _staged(columns, self._staging)
+            columns = _stage(columns, self._staging)
         values: Values = {}
         sources: list[torch.Tensor] = []
         try:
@@ -178,7 +184,8 @@ class DevicePrefetcher:
                     sources.append(value)
                     value = self._backend.copy(value)
                 values[name] = value
-        finally:  # a copy that cannot be issued leaves those before it under way
+        finally:
+            # Rule 1 also holds where a copy cannot be issued: the copies before it still run.
             event = self._backend.record(self._backend.copy_stream)
             self._copying.append((event, sources))
             took = time.perf_counter() - begun
@@ -189,11 +196,11 @@ class DevicePrefetcher:
 
     def _hand_over(self, issued: _Issued) -> Values:
         consumer = self._backend.current_stream()
-        self._backend.wait(consumer, issued.event)
+        self._backend.wait(consumer, issued.event)  # rule 2
         for value in issued.values.values():
             if isinstance(value, torch.Tensor):
-                self._backend.record_stream(value, consumer)
-        return _transformed(issued.values, self._after_copy)
+                self._backend.record_stream(value, consumer)  # rule 3
+        return _apply(self._after_copy, issued.values)  # rule 4
 
     def _release_copied(self) -> None:
         while self._copying and self._copying[0][0].query():
@@ -207,7 +214,7 @@ class DevicePrefetcher:
 
 @dataclass(frozen=True)
 class _Issued:
-    """A batch whose copies the device has been given."""
+    """A batch whose copies were submitted to the device."""
 
     position: Position
     values: Values
@@ -215,9 +222,9 @@ class _Issued:
 
 
 def host_value(column: Column | torch.Tensor) -> Any:
-    """A tensor over the array's own memory; lists and arrays that PyTorch has no type for stay what they are.
+    """Return a tensor over the array's own memory; return lists and unsupported dtypes unchanged.
 
-    A read-only array, one of foreign byte order or with strides that PyTorch refuses is copied.
+    Copies an array that is read-only, of foreign byte order, or with strides that PyTorch refuses.
     """
     if not isinstance(column, np.ndarray):
         return column
@@ -232,7 +239,7 @@ def host_value(column: Column | torch.Tensor) -> Any:
     native = column.dtype.newbyteorder("=")
     if native not in _TENSOR_DTYPES:
         return column
-    # The view gives one of NumPy's two equal 64-bit types the one that PyTorch knows.
+    # NumPy has two equal 64-bit types ("l" and "q"); the view gives the one that PyTorch knows.
     array = column.astype(native, copy=False).view(native.str)
     if not array.flags.writeable or any(
         stride < 0 or stride % array.itemsize for stride in array.strides
@@ -241,8 +248,8 @@ def host_value(column: Column | torch.Tensor) -> Any:
     return torch.from_numpy(array)
 
 
-def _staged(columns: Columns, pool: BufferPool) -> Columns:
-    """The same columns with their arrays copied into one buffer of the pool."""
+def _stage(columns: Columns, pool: BufferPool) -> Columns:
+    """Return the same columns with their arrays copied into one buffer of the pool."""
     arrays = {
         name: column
         for name, column in columns.items()
@@ -257,14 +264,15 @@ def _staged(columns: Columns, pool: BufferPool) -> Columns:
     return staged
 
 
-def _transformed(values: Values, after_copy: AfterCopy) -> Values:
+def _apply(after_copy: AfterCopy, values: Values) -> Values:
     for name, function in after_copy.items():
         if not isinstance(values.get(name), torch.Tensor):
             tensors = ", ".join(
                 key for key, value in values.items() if isinstance(value, torch.Tensor)
             )
             raise ConfigError(
-                f"after_copy names {name!r}, which is no tensor of the batch; those are: {tensors}"
+                f"after_copy names {name!r}, which is not a tensor of the batch; "
+                f"the tensors are: {tensors}"
             )
         values[name] = function(values[name])
     return values

@@ -1,11 +1,12 @@
-"""Host memory for batches: reused arenas, pinned where that is wanted, given back by nothing but being dropped.
+"""Lease host memory for batches: reused arenas, optionally pinned, returned by dropping the arrays.
 
-An arena is let to one tenant at a time. Every array cut from it, and every tensor, view or storage made of those
-arrays, leads back to one `_Tenancy` object; when the last of them is gone the tenancy dies and the arena may be let
-again. So what a loader yields is the user's for as long as they keep it, and a copy to a device keeps its source by
-holding the host tensors until the copy's event has completed. There is no call that frees, hence none to get wrong.
+An arena has one lease at a time. Every array cut from it, and every tensor, view or storage of such
+an array, refers to one `_Lease` object. When the last of them is gone, the lease ends and the arena
+is free again. So a batch that a loader yields belongs to the user for as long as the user keeps it,
+and a copy to a device keeps its source alive by holding the host tensors until the copy's event has
+completed. There is no call that frees memory, so none can come too early.
 
-Refuses to know what a batch is, or which device it is for.
+Knows nothing of batches and devices.
 """
 
 from __future__ import annotations
@@ -20,78 +21,91 @@ import numpy as np
 import torch
 
 _ALIGNMENT = 64
-_SLACK = (
-    64 * _ALIGNMENT
-)  # a lease is asked for in bytes of arrays: room for the gaps between 64 of them
+_SLACK = 64 * _ALIGNMENT
+"""Room for the alignment gaps between 64 arrays: a lease counts the bytes of its arrays alone."""
 _SMALLEST = 64 * 1024
 _PAGE = 4096
 _PEAK_WINDOW = 64
-_SPARE = 2  # arenas kept beyond that peak, so that one reached only now and then is not paid for each time
+"""The pool keeps as many arenas as were leased at once during this many leases."""
+_SPARE = 2
+"""Free arenas to keep beyond that peak, so that a rare peak does not allocate each time."""
 
 
 class SlotPool:
-    """A pool of host arenas, the `BufferPool` that batch sources write into. All of it may be called from any thread.
+    """A pool of host arenas: the `BufferPool` that batch sources write into. Thread-safe.
 
-    It holds hardly more arenas than were out at once at the most during the last 64 leases: a user who keeps many
-    batches makes it grow, and once they are dropped it shrinks again.
+    It keeps at most two arenas more than were leased at once during the last 64 leases. A user who
+    keeps many batches makes the pool grow; once they are dropped, it shrinks again.
 
     Args:
-        pin: page-lock the memory, so that copies to a device run beside the computation. Needs CUDA.
+        pin: page-lock the memory, so that copies to a device overlap computation. Needs CUDA.
     """
 
     def __init__(self, pin: bool = False) -> None:
         self.pin = pin
         self._lock = threading.Lock()
-        # Tenancies can die anywhere, in the middle of a garbage collection inside our own lock too, so giving back
-        # must not take a lock: the arena is left here, and fetched by whoever holds the lock next.
+        # A lease can end anywhere, even in a garbage collection while this lock is held, so its end
+        # must not take the lock. It leaves the arena here, and the next holder of the lock collects
+        # it.
         self._returned: deque[_Arena] = deque()
-        self._free: list[_Arena] = []  # longest unused first
-        self._out = 0
+        self._free: list[_Arena] = []  # the longest unused first
+        self._leased = 0
         self._nbytes = 0
         self._peaks: deque[int] = deque(maxlen=_PEAK_WINDOW)
 
     def lease(self, nbytes: int) -> Slot:
-        """A slot with room for arrays of `nbytes` together; new memory is made when no free arena is large enough."""
-        return Slot(self, self._let(nbytes + _SLACK))
+        """Lease a slot for arrays of `nbytes` together; allocate if no free arena fits."""
+        return Slot(self, self._lease(nbytes + _SLACK))
 
     @property
     def slots(self) -> int:
-        """Arenas there are, in use or free."""
+        """The number of arenas, leased or free."""
         with self._lock:
             self._collect()
-            return self._out + len(self._free)
+            return self._leased + len(self._free)
+
+    @property
+    def leased(self) -> int:
+        """The number of arenas whose leases have not ended."""
+        with self._lock:
+            self._collect()
+            return self._leased
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arenas, in use or free."""
+        """Bytes of all arenas, leased or free."""
         with self._lock:
             self._collect()
             return self._nbytes
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked memory in this pool: all of it, or none."""
+        """Bytes of page-locked memory in this pool: all of it, or 0."""
         return self.nbytes if self.pin else 0
 
-    def _let(self, nbytes: int) -> np.ndarray:
-        """uint8[>= nbytes], an arena's whole memory, let for as long as anything made of it is alive."""
+    def _lease(self, nbytes: int) -> np.ndarray:
+        """Return an arena's memory, uint8[>= nbytes], leased for as long as a view of it lives."""
         with self._lock:
             self._collect()
             arena = self._take(nbytes) or self._build(nbytes)
-            self._out += 1
-            self._peaks.append(self._out)
-            surplus = self._out + len(self._free) - max(self._peaks) - _SPARE
+            self._leased += 1
+            self._peaks.append(self._leased)
+            surplus = self._leased + len(self._free) - max(self._peaks) - _SPARE
             for unused in self._free[: max(surplus, 0)]:
                 self._drop(unused)
-        return np.asarray(_Tenancy(arena, self._returned))
+        return np.asarray(_Lease(arena, self._returned))
 
     def _collect(self) -> None:
         while self._returned:
             self._free.append(self._returned.popleft())
-            self._out -= 1
+            self._leased -= 1
 
     def _take(self, nbytes: int) -> _Arena | None:
-        """The smallest free arena that is large enough; where all are too small, one of them goes to make room."""
+        """Take the smallest free arena that is large enough.
+
+        If all are too small, drop the smallest, so that outgrown arenas do not pile up; return
+        None.
+        """
         by_size = sorted(self._free, key=lambda arena: arena.nbytes)
         for arena in by_size:
             if arena.nbytes >= nbytes:
@@ -112,7 +126,7 @@ class SlotPool:
 
 
 class Slot:
-    """Room for the arrays of one batch, the `Buffer` of a lease. For one thread at a time."""
+    """Memory for the arrays of one batch: the `Buffer` of a lease. For one thread at a time."""
 
     def __init__(self, pool: SlotPool, memory: np.ndarray) -> None:
         self._pool = pool
@@ -120,16 +134,16 @@ class Slot:
         self._used = 0
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any] | type | str) -> np.ndarray:
-        """A writable, C-contiguous array at a 64-byte boundary; its contents are undefined.
+        """Return a writable, C-contiguous array at a 64-byte boundary; its contents are undefined.
 
-        One that does not fit in what is left goes into a further arena, so that a batch larger than announced costs
-        memory and nothing else.
+        An array that does not fit goes into a further arena: a batch larger than announced costs
+        memory, and is no error.
         """
         dtype = np.dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
         start = self._used + -(self._address + self._used) % _ALIGNMENT
         if start + nbytes > len(self._memory):
-            self._memory = self._pool._let(nbytes + _SLACK)
+            self._memory = self._pool._lease(nbytes + _SLACK)
             self._address = self._memory.ctypes.data
             start = -self._address % _ALIGNMENT
         self._used = start + nbytes
@@ -137,7 +151,7 @@ class Slot:
 
 
 class _Arena:
-    """One piece of host memory, touched once so that its pages are there before a batch is written."""
+    """One piece of host memory, touched once: writing a batch causes no page fault."""
 
     __slots__ = ("address", "memory", "nbytes")
 
@@ -148,12 +162,14 @@ class _Arena:
         self.nbytes = nbytes
 
 
-class _Tenancy:
-    """What everything made of one lease leads back to, through `base`.
+class _Lease:
+    """The object that every array of one lease refers to through `base`; its end frees the arena.
 
-    NumPy shortens chains of views: a view of a view takes the first one's base for its own, passing over arrays in
-    between, and so over an ndarray (or subclass) that should be watched. It never passes over an object that is no
-    array, which is what this is: NumPy reads the memory's address from `__array_interface__` and keeps the object.
+    NumPy shortens chains of views: the base of a view of a view is the first view's base. It skips
+    arrays in between, so an ndarray (or a subclass) cannot do this job. It never skips an object
+    that
+    is no array: it reads the address from `__array_interface__` and keeps a reference to the
+    object.
     """
 
     __slots__ = ("__array_interface__", "_arena", "_returned")
@@ -172,9 +188,9 @@ class _Tenancy:
 
 
 def _capacity(nbytes: int, pin: bool) -> int:
-    """Rounded up, so that batches of nearly one size share arenas: at most an eighth more, or the next power of two.
+    """Round up so that batches of similar size share arenas: by 1/8 at most, or to a power of 2.
 
-    PyTorch's pinned allocator takes a power of two in any case; what it takes we use.
+    PyTorch's pinned allocator rounds to a power of 2 anyway, so a pinned arena uses all of it.
     """
     nbytes = max(nbytes, _SMALLEST)
     power = 1 << (nbytes - 1).bit_length()

@@ -1,1 +1,1 @@
-"""Helpers without a subject of their own."""
+"""Small helpers that belong to no room: slow-operation warnings and progress bars."""

@@ -1,4 +1,4 @@
-"""Progress bars on a terminal. Owns nothing but that they leave no thread behind."""
+"""Show progress bars on a terminal that leave no thread behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from tqdm import tqdm
 
 
 class Bar(tqdm):
-    """tqdm's, without its monitor: a thread that redraws bars that are seldom updated, and outlives them all."""
+    """A tqdm bar without tqdm's monitor thread.
+
+    The monitor redraws bars that are updated rarely, and it outlives every bar of the process.
+    """
 
     monitor_interval = 0

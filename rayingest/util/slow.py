@@ -1,6 +1,6 @@
-"""Telling what is waited for where nothing is heard for long: after ten seconds, then every thirty, in the log.
+"""Log a warning when an operation is slow: after 10 s, then every 30 s.
 
-Owns how long is long. A line is a warning, so that it is seen where nobody set up logging.
+Owns both intervals. The level is WARNING because Python shows warnings where logging is not set up.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ _log = logging.getLogger("rayingest")
 
 
 @contextmanager
-def log_if_slow(what: str | Callable[[], str]) -> Iterator[None]:
-    """Inside, a line says `what` is still being done or waited for, if that takes long; a function says it anew."""
+def log_if_slow(operation: str | Callable[[], str]) -> Iterator[None]:
+    """Log a warning that names `operation` while the body of the `with` runs for too long.
+
+    A function is called for the text of every line, so that the text can change meanwhile.
+    """
     over, begun = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def watch() -> None:
         wait = FIRST_SECONDS
         while not over.wait(wait):
             _log.warning(
                 "%.0f s so far: %s",
                 time.monotonic() - begun,
-                what if isinstance(what, str) else what(),
+                operation if isinstance(operation, str) else operation(),
             )
             wait = AGAIN_SECONDS
 
-    thread = threading.Thread(target=tell, name="rayingest-silence", daemon=True)
+    thread = threading.Thread(target=watch, name="rayingest-slow", daemon=True)
     thread.start()
     try:
         yield

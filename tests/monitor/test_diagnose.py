@@ -28,8 +28,8 @@ def test_evidence_is_in_figures() -> None:
     assert "node b" in slow.advice
     shared = diagnose(CASES["decoding, on ranks that share few CPUs"][0]).advice
     assert (
-        "workers=4 instead of 2, which may not do; it takes about 5, and the cluster has 8 CPUs for 2 ranks"
-        in shared
+        "workers=4 instead of 2, which may not suffice; "
+        "this loader needs about 5 decoders, and the cluster has 8 CPUs for 2 ranks" in shared
     )
 
 
@@ -41,7 +41,7 @@ def test_one_rank_that_waits_is_a_slow_rank() -> None:
     )
     found = diagnose_ranks({"0": fine, "1": fine, "2": waits})
     assert found.bottleneck == "slow rank"
-    assert "rank 2 waits 50% of its time, the others 1%; there it is decode" in found.evidence
+    assert "rank 2 waits 50% of its time, the others 1%; its bottleneck is decode" in found.evidence
     assert found.settings == {"workers": 5}
     assert str(found).count("workers=5") == 1
     assert diagnose_ranks({"0": waits, "1": waits}).bottleneck == "decode"
@@ -55,8 +55,8 @@ def test_room_that_waits_for_ray_to_free_it_is_told() -> None:
         diagnose(snapshot(**waits, lingering_bytes=part << 20)).advice for part in (512, 64)
     )
     assert (
-        "50% of it is given up and waits until Ray frees it: RAY_free_objects_period_milliseconds=50"
-        in much
+        "50% of max_bytes is released and waits until Ray frees it: "
+        "set RAY_free_objects_period_milliseconds=50" in much
     )
     assert "RAY_" not in little
     full = diagnose(CASES["room, in a store that has no more"][0]).advice

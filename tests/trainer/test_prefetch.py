@@ -233,10 +233,10 @@ def test_a_failing_copy_keeps_the_slot_of_those_before_it():
     with pytest.raises(RuntimeError, match="out of memory"):
         prefetcher.next()
     gc.collect()
-    assert (pool.slots, pool._out) == (1, 1)
+    assert (pool.slots, pool.leased) == (1, 1)
     backend.finish()
     prefetcher.close()
-    assert (pool.slots, pool._out) == (1, 0)
+    assert (pool.slots, pool.leased) == (1, 0)
 
 
 def test_reset_drops_what_was_fetched_but_not_running_copies():
@@ -247,7 +247,7 @@ def test_reset_drops_what_was_fetched_but_not_running_copies():
     prefetcher.next()
     prefetcher.reset()
     assert pool.slots == 3
-    assert pool._out == 3
+    assert pool.leased == 3
     assert prefetcher.next()[0] == (0, 3)
 
 
@@ -260,7 +260,7 @@ def test_close_waits_for_copies_and_frees_all():
     prefetcher.close()
     del values
     assert pool.slots >= 1
-    assert pool._out == 0
+    assert pool.leased == 0
 
 
 def test_arrays_that_own_their_memory_are_staged_once():

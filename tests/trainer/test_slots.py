@@ -48,7 +48,7 @@ def test_a_slot_is_kept_by_anything_made_of_it(derive):
     del tensor
     for _ in range(5):
         assert filled(pool, 9).data_ptr() != address
-    assert pool._out <= 2
+    assert pool.leased <= 2
     del derived
     gc.collect()
     again = [filled(pool, 9) for _ in range(pool.slots)]
@@ -124,9 +124,8 @@ def test_more_than_was_leased_goes_into_a_further_arena():
     assert pool.slots == 5
     del slot, array
     arrays.clear()
-    assert pool._out == 5
+    assert pool.leased == 0
     assert pool.slots >= 1
-    assert pool._out == 0
 
 
 def test_slots_that_are_too_small_are_replaced():
@@ -190,4 +189,4 @@ def test_threads_never_share_a_slot():
         thread.join()
     assert not wrong
     assert 1 <= pool.slots <= 4 * 4 + 2  # held by a thread, and spare
-    assert pool._out == 0
+    assert pool.leased == 0

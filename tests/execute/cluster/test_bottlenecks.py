@@ -152,7 +152,10 @@ def test_a_slow_rank(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> None:
     data = described(many, slower)
     for _ in range(TRIES):
         found = diagnose_ranks(in_step(data, [pool_of_3, pool_of_1]))
-        if found.evidence.startswith("rank 1 waits") and "there it is decode" in found.evidence:
+        if (
+            found.evidence.startswith("rank 1 waits")
+            and "its bottleneck is decode" in found.evidence
+        ):
             break
     assert found.bottleneck == "slow rank", found
     assert found.settings["workers"] in {2, 3}, found

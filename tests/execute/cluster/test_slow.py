@@ -56,7 +56,7 @@ def test_what_takes_long_is_told_again_and_again_until_it_is_done(heard: Heard) 
         assert heard.again.wait(10)
     assert heard.lines[0].endswith("s so far: one")
     assert heard.lines[1].endswith("s so far: two")
-    assert not any(thread.name == "rayingest-silence" for thread in threading.enumerate())
+    assert not any(thread.name == "rayingest-slow" for thread in threading.enumerate())
 
 
 class Slow:
