@@ -117,7 +117,7 @@ def make_loader(
         check_ranks(batching.size, ranks.rank, ranks.world_size, uneven)
     on_ray = workers != 0 or pool is not None
     if on_ray:
-        from rayingest.execute.cluster.session import connect
+        from rayingest.execute.cluster.connection import connect
 
         with log_if_slow("connecting to Ray, or starting it"):
             connect(start_timeout)
@@ -161,11 +161,11 @@ def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None)
 
 
 def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
-    from rayingest.execute.cluster import budget
+    from rayingest.execute.cluster import resources
 
-    budget.check_shared_memory(budget.store_bytes())
+    resources.check_shared_memory(resources.store_bytes())
     if max_bytes is None:
-        max_bytes = budget.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
+        max_bytes = resources.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
     if isinstance(stream, ManifestStream):
         describe(stream, max_bytes)
     if isinstance(stream, UnboundedStream):
@@ -201,7 +201,7 @@ def _cluster_source(
     quarantine: Quarantine | None,
     watch: Watch,
 ) -> BatchSource:
-    from rayingest.execute.cluster import budget
+    from rayingest.execute.cluster import resources
     from rayingest.execute.cluster.feeder import Feeder
 
     pool.open(ranks.rank, ranks.world_size)
@@ -217,7 +217,7 @@ def _cluster_source(
         tick=watch.tick,
         span=watch.span,
     )
-    budget.count_loader(source, ranks.rank)
+    resources.count_loader(source, ranks.rank)
     return source
 
 

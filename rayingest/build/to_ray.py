@@ -51,7 +51,7 @@ def make_ray_dataset(dataset: Description, /, *, epoch: Count = 0) -> ray.data.D
 
     import ray.data
 
-    from rayingest.execute.cluster.session import connect
+    from rayingest.execute.cluster.connection import connect
 
     connect(60.0)
     known = scan(dataset, dataset.index_cache(), 0, on_ray=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import ray
 
+from rayingest.execute.cluster.node_info import Usage, own_usage
 from rayingest.execute.cluster.pool import Pool
-from rayingest.execute.cluster.usage import Usage, own_usage
 
 _LOOK_SECONDS = 1.0
 _RESULT_SECONDS = 5.0

@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from rayingest.errors import DataError
-from rayingest.execute.cluster.results import Answers, Arrived
+from rayingest.execute.cluster.object_refs import Answers, Arrived
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.block_cache import BlockState
 from rayingest.plan.dispatch.chunks import NEVER, Key, Piece, PieceState

@@ -17,9 +17,8 @@ import pyarrow as pa
 import ray
 
 from rayingest.errors import DataError, IngestError
-from rayingest.execute.cluster.node_info import Site, here
+from rayingest.execute.cluster.node_info import Site, Usage, here, own_usage
 from rayingest.execute.cluster.serialization import check_sendable
-from rayingest.execute.cluster.usage import Usage, own_usage
 from rayingest.execute.work import Head, Parts, Work
 from rayingest.plan.dispatch.events import PartDone
 from rayingest.plan.protocols import Columns

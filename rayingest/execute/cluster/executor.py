@@ -19,13 +19,11 @@ import numpy as np
 import ray
 import ray.exceptions as rx
 
-from rayingest.execute.cluster.actor_errors import DEATHS
-from rayingest.execute.cluster.actor_handles import Member
+from rayingest.execute.cluster.connection import DEATHS
 from rayingest.execute.cluster.decoder import BlockNote
-from rayingest.execute.cluster.object_refs import Holdings, Parcel
-from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.cluster.object_refs import Answers, Arrived, Holdings, Parcel
+from rayingest.execute.cluster.pool import Member, Pool
 from rayingest.execute.cluster.registration import Registration, refusal
-from rayingest.execute.cluster.results import Answers, Arrived
 from rayingest.execute.cluster.status import waiting_for
 from rayingest.execute.cluster.timings import Timings
 from rayingest.execute.stream import Stream

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
-from rayingest.execute.cluster.actor_handles import Member
 from rayingest.execute.cluster.assembly import assemble_batch
-from rayingest.execute.cluster.budget import uncount_loader
 from rayingest.execute.cluster.executor import Executor
-from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.cluster.pool import Member, Pool
 from rayingest.execute.cluster.reader import BLOCK_OVERHEAD
-from rayingest.execute.cluster.stalls import Stalls
+from rayingest.execute.cluster.resources import uncount_loader
 from rayingest.execute.cluster.status import at_fault
+from rayingest.execute.cluster.timings import Stalls
 from rayingest.execute.cluster.walk import Walk
 from rayingest.execute.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.execute.stream import Stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import psutil
 import ray
 
 FREE_VARIABLE = "RAY_free_objects_period_milliseconds"
@@ -31,3 +32,21 @@ def here() -> Site:
     except ValueError:
         period = _FREE_MILLISECONDS
     return Site(str(ray.get_runtime_context().get_node_id()), period / 1000 + _FREE_MARGIN_SECONDS)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Seconds of CPU since the process began, and bytes of memory that it has for itself alone.
+
+    What it shares with others, the object store and libraries, is not counted, so that processes add up.
+    """
+
+    cpu_seconds: float
+    memory_bytes: int
+
+
+def own_usage() -> Usage:
+    """This process's."""
+    process = psutil.Process()
+    times, memory = process.cpu_times(), process.memory_info()
+    return Usage(times.user + times.system, memory.rss - getattr(memory, "shared", 0))

@@ -1,8 +1,4 @@
-"""The pool: the reader and decoder actors of one process, shared by as many loaders as it has.
-
-Owns the actors' lives: asking for CPUs, naming, replacing what dies, ending all. What they work on is the feeders'
-business. A node's decoders and the reader beside them form a cell, so that raw blocks stay where they are decoded.
-"""
+"""The members of a pool: which actors there are, and who is told of them."""
 
 from __future__ import annotations
 
@@ -13,25 +9,105 @@ import threading
 import time
 import uuid
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Protocol
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayingest.errors import ConfigError, WorkerError
-from rayingest.execute.cluster.actor_handles import Member, Role, Subscriber
-from rayingest.execute.cluster.budget import store_bytes
+from rayingest.errors import ConfigError, IngestError, WorkerError
 from rayingest.execute.cluster.connection import Connection
-from rayingest.execute.cluster.cool_down import Avoided, elsewhere
-from rayingest.execute.cluster.cpus import count_cpus, no_decoder, total_cpus
 from rayingest.execute.cluster.decoder import CONTROL, Decoder
+from rayingest.execute.cluster.node_info import Site
 from rayingest.execute.cluster.reader import THREADS, Reader
+from rayingest.execute.cluster.resources import count_cpus, no_decoder, store_bytes, total_cpus
 from rayingest.options.checked import checked, whole
 from rayingest.options.types import Seconds
 from rayingest.plan.dispatch.failures import WorkerFailure
+
+Role = Literal["reader", "decoder"]
+
+DECODER_SLOTS = 2
+"""Tasks a decoder has at a time: one to do, one to begin with at once."""
+
+
+@dataclass(eq=False)
+class Member:
+    """One actor of a pool; `site` is where it runs, known once it does; on none of the nodes that it `avoids`."""
+
+    name: str
+    role: Role
+    actor: Any
+    site: Site = field(default_factory=lambda: Site("", 0.0))
+    avoids: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> str:
+        return self.site.node
+
+    @property
+    def slots(self) -> int:
+        return THREADS if self.role == "reader" else DECODER_SLOTS
+
+
+class Subscriber(Protocol):
+    """Who wants to know about the pool's members. Called from any thread; must return at once."""
+
+    def joined(self, member: Member) -> None:
+        """The member runs."""
+
+    def lost(self, member: Member, loss: WorkerFailure) -> None:
+        """The member is gone."""
+
+    def failed(self, error: IngestError) -> None:
+        """The pool cannot go on."""
+
+
+AVOID_SECONDS = 20.0
+"""If a node is dead, Ray says so within that time."""
+
+
+class Avoided:
+    """A pool's, guarded by its lock. `over` is called, on another thread, when a node was avoided for long enough."""
+
+    def __init__(self, over: Callable[[str], None], seconds: float = AVOID_SECONDS) -> None:
+        self._over, self._seconds = over, seconds
+        self._timers: dict[str, threading.Timer] = {}
+
+    def add(self, node: str) -> None:
+        """Avoid this node from now on."""
+        if node not in self._timers:
+            self._timers[node] = timer = threading.Timer(self._seconds, self._over, (node,))
+            timer.daemon = True
+            timer.start()
+
+    def end(self, node: str) -> None:
+        """Avoid it no more."""
+        self._timers.pop(node).cancel()
+
+    def clear(self) -> None:
+        """Avoid none, and call nobody any more."""
+        for node in list(self._timers):
+            self.end(node)
+
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes to avoid now; none where there is no other with a CPU."""
+        if not self._timers:
+            return ()
+        there = {
+            node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")
+        }
+        return tuple(sorted(self._timers)) if there - self._timers.keys() else ()
+
+
+def elsewhere(nodes: tuple[str, ...]) -> dict[str, Any]:
+    """The options of an actor that is on none of these nodes."""
+    return {"label_selector": {"ray.io/node-id": f"!in({','.join(nodes)})"}} if nodes else {}
+
 
 MAX_DEATHS_A_MINUTE = 30
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import ray
 
 from rayingest.errors import IngestError
-from rayingest.execute.cluster.node_info import Site, here
-from rayingest.execute.cluster.usage import Usage, own_usage
+from rayingest.execute.cluster.node_info import Site, Usage, here, own_usage
 from rayingest.execute.work import Spans, Work
 from rayingest.storage.counters import Counters
 

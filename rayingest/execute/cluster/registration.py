@@ -15,9 +15,8 @@ import ray
 import ray.exceptions as rx
 
 from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError, WorkerError
-from rayingest.execute.cluster.actor_errors import DEATHS
-from rayingest.execute.cluster.actor_handles import Member
-from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.cluster.connection import DEATHS
+from rayingest.execute.cluster.pool import Member, Pool
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import Head, Work
 

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from rayingest.errors import IngestError, WorkerError
-from rayingest.execute.cluster.actor_errors import DEATHS
+from rayingest.execute.cluster.connection import DEATHS
 from rayingest.storage.index_cache import locked
 from rayingest.storage.scan import Part, Progress, Scan, do_parts
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from rayingest.execute.cluster.cpus import cpus
 from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.cluster.resources import cpus
 from rayingest.execute.stream import Stream
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.figures.metrics import STALLS

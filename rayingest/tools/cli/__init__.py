@@ -248,7 +248,7 @@ def pack(
 
 def _scan_result(dataset: Dataset, on_ray: bool) -> ScanResult:
     if on_ray:
-        from rayingest.execute.cluster.session import connect
+        from rayingest.execute.cluster.connection import connect
 
         connect(60.0)
     return dataset.scan(0, on_ray, shown=True)

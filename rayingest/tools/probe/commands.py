@@ -90,7 +90,7 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
 def _top(address: str, every: float, times: int) -> None:
     import ray
 
-    from rayingest.execute.cluster.session import connect_to_running
+    from rayingest.execute.cluster.connection import connect_to_running
     from rayingest.tools.top import Board, scrape, table
 
     connect_to_running(address or None)
@@ -114,8 +114,8 @@ def _probe(
     report: Path,
     trace: Path | None,
 ) -> None:
-    from rayingest.execute.cluster.cpus import total_cpus
-    from rayingest.execute.cluster.session import connect
+    from rayingest.execute.cluster.connection import connect
+    from rayingest.execute.cluster.resources import total_cpus
     from rayingest.monitor.trace import Trace
     from rayingest.tools.probe import probe
     from rayingest.tools.probe.ablation import RUNS, differential

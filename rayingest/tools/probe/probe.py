@@ -12,8 +12,8 @@ from typing import Any
 
 from rayingest.api.dataset import Dataset
 from rayingest.errors import IngestError
-from rayingest.execute.cluster.cpus import cpus, total_cpus
 from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.cluster.resources import cpus, total_cpus
 from rayingest.monitor.diagnose import Diagnosis, diagnose
 from rayingest.monitor.meter import Meter
 from rayingest.monitor.trace import Trace

@@ -14,7 +14,7 @@ FORKED_THEN_SHUT_DOWN = """
 import os, sys, threading
 import ray
 import rayingest as ri
-from tests.streams import images
+from tests.support.streams import images
 
 pattern, address = sys.argv[1:]
 ray.init(address=address, log_to_driver=False)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rayingest.execute.cluster import cool_down
-from rayingest.execute.cluster.cool_down import Avoided, elsewhere
+from rayingest.execute.cluster import pool
+from rayingest.execute.cluster.pool import Avoided, elsewhere
 
 
 def node(name: str, cpus: int = 4, alive: bool = True) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def node(name: str, cpus: int = 4, alive: bool = True) -> dict[str, Any]:
 def test_a_node_is_avoided_while_another_has_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head without any is no other, nor is a dead one."""
     there: list[dict[str, Any]] = []
-    monkeypatch.setattr(cool_down.ray, "nodes", lambda: there)
+    monkeypatch.setattr(pool.ray, "nodes", lambda: there)
     nodes = Avoided(lambda name: None)
     there[:] = [node("head", 0), node("a"), node("b"), node("dead", alive=False)]
     assert nodes.nodes() == ()

@@ -16,8 +16,8 @@ from ray._private import internal_api
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
 
 import rayingest as ri
-from rayingest.execute.cluster.cpus import no_decoder
 from rayingest.execute.cluster.executor import Executor
+from rayingest.execute.cluster.resources import no_decoder
 from rayingest.execute.cluster.scans import scan_on_cluster
 from rayingest.util import slow
 from tests.support.streams import fail_on_seven, images, joined, rows, run, write_shards
@@ -272,9 +272,9 @@ def test_fewer_cpus_than_asked_for_is_said_and_goes_on(
 
 def test_a_ray_client_address_is_refused(monkeypatch: pytest.MonkeyPatch, shards: str) -> None:
     """With what to do instead; before anything is started."""
-    from rayingest.execute.cluster import session
+    from rayingest.execute.cluster import connection
 
-    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connection.ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with pytest.raises(ri.ConfigError, match="ray job submit"):
         images(shards, 24).loader(workers=1)

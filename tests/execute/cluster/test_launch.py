@@ -15,7 +15,7 @@ RANK = """
 import functools, json, sys
 from pathlib import Path
 import ray
-from tests.streams import images, rows
+from tests.support.streams import images, rows
 
 ray.init = functools.partial(ray.init, include_dashboard=False)  # whose processes take longest to start
 pattern, state, folder = sys.argv[1:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from rayingest.execute.cluster.actor_handles import Member
+from rayingest.execute.cluster.pool import Member
 from rayingest.execute.cluster.registration import Registration
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayingest.execute.cluster.results import Answers, Arrived
+from rayingest.execute.cluster.object_refs import Answers, Arrived
 from rayingest.plan.dispatch import events as ev
 
 

@@ -9,8 +9,8 @@ import pytest
 import ray
 
 from rayingest.errors import WorkerError
+from rayingest.execute.cluster.connection import connect
 from rayingest.execute.cluster.node_info import FREE_VARIABLE
-from rayingest.execute.cluster.session import connect
 
 
 @pytest.mark.parametrize(

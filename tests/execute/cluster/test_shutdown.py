@@ -17,7 +17,7 @@ import os, signal, sys, time
 from pathlib import Path
 import ray, torch
 import rayingest.cluster.feeder, rayingest.loading
-from tests.streams import images
+from tests.support.streams import images
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
 pattern, address, folder, *ends = sys.argv[1:]

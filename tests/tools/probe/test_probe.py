@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 import rayingest as ri
-from rayingest.execute.cluster.actor_handles import Member
+from rayingest.execute.cluster.pool import Member
 from rayingest.monitor.diagnose import Diagnosis
 from rayingest.tools.cli import app
 from rayingest.tools.probe import probe

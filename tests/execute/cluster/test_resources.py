@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayingest.execute.cluster import budget
+from rayingest.execute.cluster import resources
 
 STORE = 400 << 20
 
@@ -19,9 +19,9 @@ class Source:
 
 def test_a_nodes_store_is_divided_among_its_ranks(cluster: Any) -> None:
     """Forty per cent over the ranks of the node."""
-    assert budget.store_bytes() == STORE
-    assert budget.default_bytes(100, 4, None) == int(0.4 * STORE / 4)
-    assert budget.default_bytes(100, 64, 8) == int(0.4 * STORE / 8)
+    assert resources.store_bytes() == STORE
+    assert resources.default_bytes(100, 4, None) == int(0.4 * STORE / 4)
+    assert resources.default_bytes(100, 64, 8) == int(0.4 * STORE / 8)
 
 
 def test_further_loaders_of_a_rank_get_less_and_less(cluster: Any) -> None:
@@ -29,19 +29,19 @@ def test_further_loaders_of_a_rank_get_less_and_less(cluster: Any) -> None:
     sources = [Source() for _ in range(6)]
     given = []
     for source in sources:
-        given.append(budget.default_bytes(100, 1, 1))
-        budget.count_loader(source, 100)
+        given.append(resources.default_bytes(100, 1, 1))
+        resources.count_loader(source, 100)
     assert sum(given) < 0.8 * STORE
-    assert budget.default_bytes(101, 1, 1) == given[0]
-    budget.uncount_loader(sources[0])
-    assert budget.default_bytes(100, 1, 1) == given[5]
+    assert resources.default_bytes(101, 1, 1) == given[0]
+    resources.uncount_loader(sources[0])
+    assert resources.default_bytes(100, 1, 1) == given[5]
 
 
 def test_too_little_shared_memory_is_said_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
     """At start, in one line; enough of it is not worth a word."""
     with caplog.at_level(logging.WARNING, "rayingest"):
-        budget.check_shared_memory(1 << 20)
-        budget.check_shared_memory(1 << 60, Path("/nowhere-at-all"))
+        resources.check_shared_memory(1 << 20)
+        resources.check_shared_memory(1 << 60, Path("/nowhere-at-all"))
         assert not caplog.text
-        budget.check_shared_memory(1 << 60)
+        resources.check_shared_memory(1 << 60)
     assert "--shm-size" in caplog.text
