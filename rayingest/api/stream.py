@@ -18,6 +18,7 @@ from rayingest.execute.unbounded.merging import Source
 from rayingest.execute.unbounded.partitions import Partitions, Unpickle
 from rayingest.execute.unbounded.stream import UnboundedStream, UnboundedWork
 from rayingest.execute.work import SourceWork
+from rayingest.formats import get_format
 from rayingest.options.checked import checked, option_type
 from rayingest.options.types import Function, Length, Positive, Seed
 from rayingest.plan.order.offsets import BookmarkCodec, Bookmarks
@@ -126,7 +127,8 @@ class RecordStream(Dataset):
         marks = Bookmarks(len(source.names))
         planner = UnboundedPlanner(marks, batch, ranks.rank, ranks.world_size, uneven)
         partitions = Partitions(source, ahead=on_ray)
-        made = UnboundedWork("", Storage(), self.pipeline, partitions=partitions)
+        no_files = get_format("index_only")  # partitions give the records: no shard is read
+        made = UnboundedWork(no_files, Storage(), self.pipeline, partitions=partitions)
         work = made.made(skip, choose_backend(image_backend))
         names = tuple(map(str, source.names))
         codec = BookmarkCodec(marks, names, batch, self.seed, work.pipeline.path, work.code_mark)

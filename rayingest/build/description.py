@@ -138,7 +138,8 @@ class Description(ABC):
     @property
     def source_work(self) -> SourceWork:
         """The same, where it is one source that is read; ConfigError where it is not."""
-        return SourceWork(self.format_name, self._storage, self.pipeline, self.strict, self.options)
+        format_ = get_format(self.format_name)
+        return SourceWork(format_, self._storage, self.pipeline, self.strict, self.options)
 
     @property
     def pipeline(self) -> Pipeline:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, read_shards
-from rayingest.storage.counters import Counters
+from rayingest.storage.files import Counters
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples

@@ -16,12 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError, IngestError
-from rayingest.formats import get_format
-from rayingest.formats.protocol import Block, Shard
+from rayingest.formats.protocol import Block, Format, Shard
 from rayingest.plan.order.layout import Layout
 from rayingest.plan.protocols import Columns
-from rayingest.storage.counters import Counters
-from rayingest.storage.files import Storage
+from rayingest.storage.files import Counters, Storage
 from rayingest.storage.local_files import local_path
 from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline, Samples
@@ -109,7 +107,7 @@ class Work(Protocol):
 class SourceWork:
     """The work on one source. `options` are the format's, `strict` as for indexing."""
 
-    format_name: str
+    format: Format
     storage: Storage
     pipeline: Pipeline
     strict: bool = True
@@ -145,7 +143,7 @@ class SourceWork:
     def read_shard(self, span: Span) -> list[pa.Table]:
         """The blocks of one shard."""
         shard = Shard(self.storage, span.url, span.size, self.strict, self.options, span.mark)
-        return get_format(self.format_name).read(shard, span.blocks, self.pipeline.columns)
+        return self.format.read(shard, span.blocks, self.pipeline.columns)
 
     def open(self, table: pa.Table) -> OpenBlock:
         return self.pipeline.open(table)

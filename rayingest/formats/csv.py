@@ -22,7 +22,7 @@ from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 from rayingest.errors import ConfigError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.lines import LineFinder
+from rayingest.formats.lines import LineFinder, Quotes
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -32,7 +32,6 @@ from rayingest.formats.protocol import (
     check_columns,
     check_samples,
 )
-from rayingest.formats.quotes import Quotes
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import within_url

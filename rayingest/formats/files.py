@@ -121,3 +121,31 @@ def _contents(
         return [one(file) for file in files]
     with ThreadPoolExecutor(_AT_ONCE, "rayingest-read") as pool:
         return list(pool.map(one, files))
+
+
+# Folders of images, one folder a class.
+
+
+class Images(Files):
+    """Files as `files` has them, but for their contents: field `image`, decoded as one."""
+
+    name = "images"
+    suffixes = (
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".webp",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".gif",
+    )
+    contents = "image"
+    encoding = "jpg"  # whose decoder takes every kind of image
+
+
+IMAGES = Images()

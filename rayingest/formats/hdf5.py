@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError
 from rayingest.formats.arrays import check_rows, row_blocks, rows_table
-from rayingest.formats.optional import needed
 from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.util.optional import import_optional
 
 FIELDS = "fields"
 """The option: which data sets are fields."""
@@ -64,7 +64,7 @@ FORMAT = Hdf5()
 
 def _fields(shard: Shard, file: Any) -> dict[str, Any]:
     """The data sets that are fields: those that were named, else all that have rows."""
-    h5py = needed("h5py", "hdf5", "reading HDF5")
+    h5py = import_optional("h5py", "hdf5", "reading HDF5")
     found: dict[str, Any] = {}
 
     def visit(name: str, item: Any) -> None:
@@ -98,7 +98,7 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
 
 
 def _rows(data: Any, block: Block) -> np.ndarray:
-    h5py = needed("h5py", "hdf5", "reading HDF5")
+    h5py = import_optional("h5py", "hdf5", "reading HDF5")
     source = data.asstr() if h5py.check_string_dtype(data.dtype) is not None else data
     rows: np.ndarray = source[block[0] : block[1]]
     return rows
@@ -111,7 +111,7 @@ def _row_bytes(data: Any) -> int:
 
 @contextmanager
 def _opened(shard: Shard) -> Iterator[Any]:
-    h5py = needed("h5py", "hdf5", "reading HDF5")
+    h5py = import_optional("h5py", "hdf5", "reading HDF5")
     with shard.storage.reading(shard.url), shard.open() as source:
         try:
             with h5py.File(source, "r") as file:

@@ -6,35 +6,24 @@ elsewhere alike. Keeping a manifest is the business of `storage.index_cache`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
-from rayingest.formats.protocol import Shard, check_options
+from rayingest.formats.protocol import Format, Shard, check_options
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
-from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 
 
-def index_shard(
-    format_name: str,
-    storage: Storage,
-    url: str,
-    size: int,
-    block_bytes: int,
-    strict: bool,
-    options: Mapping[str, Any],
-) -> ShardBlocks:
-    """The blocks of one shard. DataError when it is damaged or not of `size` bytes any more."""
-    format_ = get_format(format_name)
-    check_options(format_, options)
-    with storage.reading(url, "index"):
-        return format_.index(Shard(storage, url, size, strict, options), block_bytes)
+def index_shard(format_: Format, shard: Shard, block_bytes: int) -> ShardBlocks:
+    """Return the blocks of one shard. DataError for a damaged shard or one of another size."""
+    check_options(format_, shard.options)
+    with shard.storage.reading(shard.url, "index"):
+        return format_.index(shard, block_bytes)
 
 
 def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) -> Manifest:
@@ -77,12 +66,12 @@ class IndexScan:
 
     def parts(self) -> list[Callable[[], ShardBlocks]]:
         cache, listing = self.cache, self.cache.listing
-        how = cache.block_bytes, cache.strict, cache.options
-        shards = ((listing.url(i), int(listing.sizes[i])) for i in range(len(listing)))
-        return [
-            partial(index_shard, cache.format_name, cache.storage, url, size, *how)
-            for url, size in shards
-        ]
+        format_ = get_format(cache.format_name)
+        shards = (
+            Shard(cache.storage, listing.url(i), int(listing.sizes[i]), cache.strict, cache.options)
+            for i in range(len(listing))
+        )
+        return [partial(index_shard, format_, shard, cache.block_bytes) for shard in shards]
 
     def join(self, results: Sequence[ShardBlocks]) -> Manifest:
         return build_manifest(self.cache.listing, results)

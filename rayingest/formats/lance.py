@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, IngestError
 from rayingest.formats.arrays import row_blocks
-from rayingest.formats.optional import needed
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -37,6 +36,7 @@ from rayingest.storage.listing import Found
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, list_shards
+from rayingest.util.optional import import_optional
 
 VERSION = "version"
 """The option: which version of each data set; by default its last."""
@@ -142,4 +142,4 @@ def _opened(shard: Shard) -> Iterator[Any]:
 
 @lru_cache(maxsize=64)
 def _data_set(folder: str, version: int, size: int) -> Any:
-    return needed("lance", "lance", "reading Lance").dataset(folder, version=version)
+    return import_optional("lance", "lance", "reading Lance").dataset(folder, version=version)

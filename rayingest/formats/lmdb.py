@@ -20,7 +20,6 @@ import pyarrow as pa
 from rayingest.errors import ConfigError
 from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.columns import bytes_column
-from rayingest.formats.optional import needed
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -34,6 +33,7 @@ from rayingest.formats.protocol import (
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
+from rayingest.util.optional import import_optional
 
 SKIP = "skip"
 """The option: keys of entries that are no samples."""
@@ -108,7 +108,7 @@ def _starts(storage: Storage, url: str, size: int, skipped: frozenset[bytes]) ->
 @contextmanager
 def _entries(shard: Shard, first: bytes = b"", *, values: bool = True) -> Iterator[Iterator[Any]]:
     """The entries from this key on, as views that are good until the next one is asked for."""
-    lmdb = needed("lmdb", "lmdb", "reading LMDB")
+    lmdb = import_optional("lmdb", "lmdb", "reading LMDB")
     path = local_path(shard.url)
     if path is None:
         raise ConfigError(f"{shard.shown}: LMDB maps files into memory, so they must be local")

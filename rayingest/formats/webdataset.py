@@ -33,9 +33,15 @@ from rayingest.formats.protocol import (
     check_samples,
     raw_table,
 )
-from rayingest.formats.tar import Member, check_end, next_member
+from rayingest.formats.tar import (
+    BufferSource,
+    FileSource,
+    Member,
+    StreamSource,
+    check_end,
+    next_member,
+)
 from rayingest.formats.tar_index import indexed_samples, suspecting_index
-from rayingest.formats.tar_sources import BufferSource, FileSource, StreamSource
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column, text_column
 from rayingest.storage.files import Storage

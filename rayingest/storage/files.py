@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from typing import Any, BinaryIO, TypeVar
 
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
-from rayingest.storage.counters import Counters
 from rayingest.storage.deadline import within
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import (
@@ -34,8 +34,7 @@ from rayingest.storage.failures import (
 from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, whole_if_there
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import FirstTimes, local_path
-from rayingest.storage.range_file import RangeFile
-from rayingest.storage.ranges import coalesced, cut
+from rayingest.storage.ranges import RangeFile, coalesced, cut
 from rayingest.storage.redact import redact, redact_text
 
 T = TypeVar("T")
@@ -328,4 +327,26 @@ class Storage:
             f"cannot {doing} the file{tries}: {self._shown(url, error)}",
             shard=redact(url),
             transient=passing,
+        )
+
+
+# What a process counts of its reads from storage.
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What was counted: tries after a failure, and ranges found, or not, in the cache on disk."""
+
+    retries: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(
+            *(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True))
+        )
+
+    def __sub__(self, other: Counters) -> Counters:
+        return Counters(
+            *(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True))
         )

@@ -17,7 +17,6 @@ import pyarrow as pa
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
 from rayingest.formats.index_only import NUMBER
-from rayingest.formats.tf_example import Example
 from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
 from rayingest.transforms.encodings import default_of, value_of
 
@@ -82,6 +81,8 @@ class Rows:
     def document(self, row: int) -> Mapping[str, Any]:
         """The fields of a row; DataError where it is no document, or when a field is asked for that cannot be had."""
         if EXAMPLE in self.names:
+            from rayingest.formats.tfrecord import Example
+
             return Example(self.table.column(EXAMPLE)[row].as_py(), self._lists)
         try:
             document = json.loads(self.table.column(JSON)[row].as_py())

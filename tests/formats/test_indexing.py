@@ -13,6 +13,7 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
 from rayingest.formats.indexing import IndexScan, build_manifest, index_shard
+from rayingest.formats.protocol import Shard
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
@@ -76,10 +77,10 @@ def test_a_damaged_shard_ends_it_with_its_name(tmp_path: Path) -> None:
 def test_unknown_options_and_missing_shards_are_named(name: str, tmp_path: Path) -> None:
     """For every format."""
     with pytest.raises(ConfigError, match=f"unknown option 'nope' for format '{name}'; allowed: "):
-        index_shard(name, Storage(), "/x", 1, 1, True, {"nope": 1})
+        index_shard(get_format(name), Shard(Storage(), "/x", 1, options={"nope": 1}), 1)
     if get_format(name).opens_shards and name != "iterables":  # whose shards are no files
         with pytest.raises(DataError, match="does not exist"):
-            index_shard(name, Storage(), str(tmp_path / "x"), 1, 1, True, {})
+            index_shard(get_format(name), Shard(Storage(), str(tmp_path / "x"), 1), 1)
 
 
 def test_a_kept_index_is_made_again_when_a_shard_was_written_again(tmp_path: Path) -> None:

@@ -401,5 +401,5 @@ def test_an_empty_tar_has_no_blocks_and_an_empty_file_is_an_error(path: Path) ->
 
 def test_unknown_formats_are_named() -> None:
     """With those there are."""
-    with pytest.raises(ConfigError, match=r"unknown format 'tra'; there are .*, webdataset"):
+    with pytest.raises(ConfigError, match=r"unknown format 'tra'; registered are .*, webdataset"):
         get_format("tra")

@@ -9,7 +9,7 @@ import pytest
 
 from rayingest.errors import ConfigError
 from rayingest.storage.files import Storage
-from rayingest.storage.fsspec_log import hide_credentials
+from rayingest.storage.filesystems import hide_credentials
 from rayingest.storage.redact import redact, redact_text, shortened
 
 

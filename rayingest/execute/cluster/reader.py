@@ -18,7 +18,7 @@ import ray
 from rayingest.errors import IngestError
 from rayingest.execute.cluster.node_info import Site, Usage, here, own_usage
 from rayingest.execute.work import Spans, Work
-from rayingest.storage.counters import Counters
+from rayingest.storage.files import Counters
 
 THREADS = 32
 """Reads at a time: at 100 ms each, and 2 MiB a block, some 600 MB a second."""

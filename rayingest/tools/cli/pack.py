@@ -23,7 +23,9 @@ from rayingest.api.dataset import Dataset
 from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.execute.stream import spans_of
+from rayingest.formats import get_format
 from rayingest.formats.indexing import index_shard
+from rayingest.formats.protocol import Shard
 from rayingest.plan.order.subset import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
@@ -141,9 +143,8 @@ class Packing:
             return False
 
     def _count(self, path: Path) -> int:
-        blocks = index_shard(
-            self._layout.to, Storage(), str(path), path.stat().st_size, 2 << 20, True, {}
-        )
+        shard = Shard(Storage(), str(path), path.stat().st_size)
+        blocks = index_shard(get_format(self._layout.to), shard, 2 << 20)
         return int(blocks.samples.sum())
 
 

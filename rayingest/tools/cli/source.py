@@ -24,6 +24,7 @@ from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import Rows, SourceWork, Span, Work
 from rayingest.formats.indexing import index_shard
+from rayingest.formats.protocol import Shard
 from rayingest.options.checked import known_names
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.redact import redact
@@ -94,9 +95,10 @@ def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBloc
 
     def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
         work = dataset.source_work
-        where = (work.format_name, work.storage, listing.url(shard), int(listing.sizes[shard]))
+        url, size = listing.url(shard), int(listing.sizes[shard])
+        of = Shard(work.storage, url, size, work.strict, work.options)
         try:
-            return shard, index_shard(*where, dataset.block_bytes, work.strict, work.options)
+            return shard, index_shard(work.format, of, dataset.block_bytes)
         except DataError as error:
             return shard, error
 

@@ -15,8 +15,8 @@ import fsspec
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.formats.optional import needed
 from rayingest.storage.redact import redact
+from rayingest.util.optional import import_optional
 
 
 class Tokenize:
@@ -75,7 +75,7 @@ class Tokenize:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        library = needed("tokenizers", "tokenizers", "Tokenize")
+        library = import_optional("tokenizers", "tokenizers", "Tokenize")
         try:
             tokenizer = library.Tokenizer.from_buffer(self._json)
         except Exception as error:  # the library has no narrower one

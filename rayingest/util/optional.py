@@ -8,7 +8,7 @@ from typing import Any
 from rayingest.errors import ConfigError
 
 
-def needed(module: str, extra: str, what: str) -> Any:
+def import_optional(module: str, extra: str, what: str) -> Any:
     """The module; ConfigError that says what wants it, and how to install it, where it is not there."""
     try:
         return importlib.import_module(module)
