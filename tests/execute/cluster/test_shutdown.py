@@ -16,7 +16,7 @@ TRAINERS = """
 import os, signal, sys, time
 from pathlib import Path
 import ray, torch
-import rayingest.cluster.feeder, rayingest.loading
+import rayingest.build.loader, rayingest.execute.cluster.feeder
 from tests.support.streams import images
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
