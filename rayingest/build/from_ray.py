@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from rayingest.errors import ConfigError
 from rayingest.formats.columns import array_encoding, bytes_column, npy_header, with_encodings
 from rayingest.storage.files import Storage
-from rayingest.storage.index_cache import locked
-from rayingest.storage.cache_file import KeptFile
+from rayingest.storage.index_cache import node_lock
+from rayingest.storage.cache_file import CacheFile
 from rayingest.storage.redact import redact
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def materialized(rows: ray.data.Dataset, place: str, storage: Storage, block_byt
 
     Row groups have about `block_bytes`. Raises ConfigError where there is no row, or a column of Python objects.
     """
-    note = KeptFile("note of a Ray Dataset's rows", f"{place}/{_NOTE}", storage, wanted=True)
-    with locked(hashlib.blake2b(place.encode(), digest_size=16).hexdigest()):
+    note = CacheFile("note of a Ray Dataset's rows", f"{place}/{_NOTE}", storage, named_by_user=True)
+    with node_lock(hashlib.blake2b(place.encode(), digest_size=16).hexdigest()):
         found = note.load(_folder_and_files)
         if found is None:
             attempt = uuid.uuid4().hex

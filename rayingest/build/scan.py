@@ -18,7 +18,7 @@ from rayingest.plan.order.subset import Keep, Limit, View, view_mark
 from rayingest.plan.order.weighted import Weights
 from rayingest.util.slow import log_if_slow
 from rayingest.storage.index_cache import IndexCache
-from rayingest.storage.scan import Scan, scan_here
+from rayingest.storage.scan import Scan, scan_locally
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def make(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
             from rayingest.execute.cluster.scans import scan_on_cluster
 
             return scan_on_cluster(scan, rank, progress)
-        return scan_here(scan, progress)
+        return scan_locally(scan, progress)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.index_cache import IndexCache
-from rayingest.storage.cache_file import KeptFile
+from rayingest.storage.cache_file import CacheFile
 from rayingest.execute.stream import spans_of
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt
@@ -166,9 +166,9 @@ class StatisticScan:
         return value.astype(np.min_scalar_type(int(value.max()))) if self.measure.gives is int else value
 
     @property
-    def _file(self) -> KeptFile:
+    def _file(self) -> CacheFile:
         location = f"{self.cache.location.removesuffix('.arrow')}-{self.measure.mark}.arrow"
-        return KeptFile(self.name, location, self.cache.storage, wanted=self.cache.index is not None)
+        return CacheFile(self.name, location, self.cache.storage, named_by_user=self.cache.index is not None)
 
     @property
     def _header(self) -> dict[str, Any]:

@@ -24,11 +24,11 @@ def check_rows(shard: Shard, name: str, dtype: np.dtype[Any], shape: Sequence[in
     """ConfigError for an array whose rows, of this dtype and shape, are nothing that a batch can hold."""
     if dtype.kind not in "biufcSU" or dtype.char in "gG":
         raise ConfigError(
-            f"{shard.shown}: {name} holds {dtype}, which is not read; save it as numbers or text"
+            f"{shard.safe_url}: {name} holds {dtype}, which is not read; save it as numbers or text"
         )
     if 0 in shape:
         raise ConfigError(
-            f"{shard.shown}: the rows of {name} have the shape {tuple(shape)}: there is nothing in them"
+            f"{shard.safe_url}: the rows of {name} have the shape {tuple(shape)}: there is nothing in them"
         )
 
 

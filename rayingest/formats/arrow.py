@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.blocks import BlockBuilder
-from rayingest.formats.huggingface import plain_features
+from rayingest.formats.huggingface import convert_features
 from rayingest.formats.index_json import Entry, list_indexed
 from rayingest.formats.protocol import (
     OFFSET,
@@ -128,7 +128,7 @@ def _table(shard: Shard, start: bytes, piece: bytes, block: Block, columns: Colu
         table.validate(full=True)
         check_samples(shard, block, table.num_rows)
         table = table.append_column(OFFSET, pa.array(np.concatenate(offsets)))
-        return plain_features(table).replace_schema_metadata({b"shard": shard.shown.encode()})
+        return convert_features(table).replace_schema_metadata({b"shard": shard.safe_url.encode()})
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def compression_of(url: str) -> str | None:
     return end if end in _CHUNKS else None
 
 
-def decompressed(shard: Shard, compression: str | None = None) -> Generator[bytes, None, None]:
+def decompress(shard: Shard, compression: str | None = None) -> Generator[bytes, None, None]:
     """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset up to which all was well,
     when it is not whole.
 
@@ -46,7 +46,7 @@ def decompressed(shard: Shard, compression: str | None = None) -> Generator[byte
     size = shard.size
     chunks = _CHUNKS[compression or compression_of(shard.url) or ""]
     total = at = 0
-    with shard.storage.reading(shard.url), shard.open() as file:
+    with shard.storage.translate_errors(shard.url), shard.open() as file:
         if size == 0:
             raise shard.error("a compressed file of 0 bytes is cut off", 0)
         try:

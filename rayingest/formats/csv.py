@@ -21,7 +21,7 @@ from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from rayingest.errors import ConfigError
 from rayingest.formats.blocks import BlockBuilder, single_block
-from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.lines import LineFinder, Quotes
 from rayingest.formats.protocol import (
     OFFSET,
@@ -72,7 +72,7 @@ class Csv(Format):
         `__offset__`: the byte at which the line begins, in the uncompressed file.
         """
         if compression_of(shard.url):
-            whole = b"".join(decompressed(shard))
+            whole = b"".join(decompress(shard))
             names = _names(shard, whole)
             begin = 0 if NAMES in shard.options else _first_line(whole, _delimiter(shard))[1]
             return [_table(shard, whole[begin:], begin, block, names, columns) for block in blocks]
@@ -97,7 +97,7 @@ FORMAT = Csv()
 
 def _chunks(shard: Shard) -> Generator[bytes, None, None]:
     if compression_of(shard.url):
-        yield from decompressed(shard)
+        yield from decompress(shard)
         return
     with shard.open() as file:
         while chunk := file.read(_CHUNK):
@@ -191,7 +191,7 @@ def _names(shard: Shard, data: bytes) -> list[str]:
         raise shard.error(f"its first line is not one of names: {error}", 0) from error
     if len(set(names)) < len(names):
         raise ConfigError(
-            f"{shard.shown}: its first line names a column twice; give names of columns with names=[...]"
+            f"{shard.safe_url}: its first line names a column twice; give names of columns with names=[...]"
         )
     return names
 
@@ -238,7 +238,7 @@ def _table(
         if wanted
         else pa.table({OFFSET: base + begins})
     )
-    return table.replace_schema_metadata({b"shard": shard.shown.encode()})
+    return table.replace_schema_metadata({b"shard": shard.safe_url.encode()})
 
 
 def _types(shard: Shard, names: Sequence[str]) -> dict[str, pa.DataType]:
@@ -246,7 +246,7 @@ def _types(shard: Shard, names: Sequence[str]) -> dict[str, pa.DataType]:
     unknown = [name for name in given if name not in names]
     if unknown:
         raise ConfigError(
-            f"types: {shard.shown} has no column {unknown[0]!r}; there are {', '.join(map(repr, names))}"
+            f"types: {shard.safe_url} has no column {unknown[0]!r}; there are {', '.join(map(repr, names))}"
         )
     try:
         return {name: pa.type_for_alias(given.get(name, "string")) for name in names}

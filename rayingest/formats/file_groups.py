@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES
-from rayingest.storage.listing import Found, within_url
+from rayingest.storage.listing import FileInfo, within_url
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
@@ -34,7 +34,7 @@ class File(NamedTuple):
         return self.path.rpartition("/")[0].rpartition("/")[2]
 
 
-def bundle(found: Sequence[Found], block_bytes: int) -> Listing:
+def group_files(found: Sequence[FileInfo], block_bytes: int) -> Listing:
     """The files, in their order, as shards of about so many bytes and at most 1,024 files.
 
     Classes are numbered in the order of their names. ConfigError for URLs with a query, which may hold credentials.
@@ -60,7 +60,7 @@ def bundle(found: Sequence[Found], block_bytes: int) -> Listing:
     return Listing(files.root, paths, sizes, marks)
 
 
-def unbundle(url: str) -> tuple[str, list[File]]:
+def parse_group(url: str) -> tuple[str, list[File]]:
     """The folder that all files share, and the files of a bundle."""
     root, _, entries = url.partition(_MARK)
     files = []

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rayingest.errors import DataError
 from rayingest.formats.blocks import single_block
 from rayingest.formats.columns import nullable_column
-from rayingest.formats.file_groups import File, bundle, unbundle
+from rayingest.formats.file_groups import File, group_files, parse_group
 from rayingest.formats.protocol import (
     FAULT,
     FILE,
@@ -55,15 +55,15 @@ class Files(Format):
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """The files in bundles of about `block_bytes`."""
         suffixes = tuple(suffix.lower() for suffix in options.get(SUFFIXES, self.suffixes))
-        return bundle(find_shards(urls, suffixes, storage), block_bytes)
+        return group_files(find_shards(urls, suffixes, storage), block_bytes)
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
         """Those of the bundle."""
-        root, files = unbundle(url)
+        root, files = parse_group(url)
         return [(root + file.path, file.size) for file in files]
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        _, files = unbundle(shard.url)
+        _, files = parse_group(shard.url)
         return single_block(shard.size, len(files), shard.size)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
@@ -71,7 +71,7 @@ class Files(Format):
         folder is named after, and `label`, the number of that. `__file__` is its URL, `__offset__` always 0. The bytes
         are null where there is a `__fault__`.
         """
-        root, files = unbundle(shard.url)
+        root, files = parse_group(shard.url)
         wanted = check_columns(shard, (self.contents, "path", "size", "class", "label"), columns)
         found = _contents(shard.storage, root, files) if self.contents in wanted else []
         make: dict[str, Any] = {

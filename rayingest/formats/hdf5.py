@@ -41,7 +41,7 @@ class Hdf5(Format):
             rows = {name: len(data) for name, data in fields.items()}
             if len(set(rows.values())) != 1:
                 raise ConfigError(
-                    f"{shard.shown}: its data sets differ in rows; name those of one length, {FIELDS}=[...]: {rows}"
+                    f"{shard.safe_url}: its data sets differ in rows; name those of one length, {FIELDS}=[...]: {rows}"
                 )
             nbytes = sum(_row_bytes(data) for data in fields.values())
             chunks = {data.chunks[0] for data in fields.values() if data.chunks}
@@ -77,21 +77,22 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
     if missing or not found:
         there = ", ".join(map(repr, found)) or "none"
         raise ConfigError(
-            f"{shard.shown}: no data set {missing[0] if missing else ''!r} with rows; there are {there}"
+            f"{shard.safe_url}: no data set {missing[0] if missing else ''!r} with rows; there are {there}"
         )
     fields = {name: found[name] for name in wanted} if wanted else found
     for name, data in fields.items():
         if data.is_virtual or data.external:
             raise ConfigError(
-                f"{shard.shown}: {name!r} is a view of other files; read those, or name others, {FIELDS}=[...]"
+                f"{shard.safe_url}: {name!r} is a view of other files; read those, or name others, {FIELDS}=[...]"
             )
         if not data.dtype.hasobject:
             check_rows(shard, repr(name), data.dtype, data.shape[1:])
             continue
         text = h5py.check_string_dtype(data.dtype) is not None
         if not (text or h5py.check_vlen_dtype(data.dtype) is not None) or len(data.shape) > 1:
+            held = "several values of variable length" if text else str(data.dtype)
             raise ConfigError(
-                f"{shard.shown}: {name!r} holds {'several values of variable length' if text else data.dtype} a row, "
+                f"{shard.safe_url}: {name!r} holds {held} a row, "
                 f"which is not read; name others, {FIELDS}=[...]"
             )
     return fields
@@ -112,7 +113,7 @@ def _row_bytes(data: Any) -> int:
 @contextmanager
 def _opened(shard: Shard) -> Iterator[Any]:
     h5py = import_optional("h5py", "hdf5", "reading HDF5")
-    with shard.storage.reading(shard.url), shard.open() as source:
+    with shard.storage.translate_errors(shard.url), shard.open() as source:
         try:
             with h5py.File(source, "r") as file:
                 yield file

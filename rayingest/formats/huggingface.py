@@ -19,7 +19,7 @@ from rayingest.formats.columns import array_encoding, fixed_column, with_encodin
 _MEDIA = {"Image", "Audio", "Video"}
 
 
-def plain_features(table: pa.Table) -> pa.Table:
+def convert_features(table: pa.Table) -> pa.Table:
     """The table with columns of bytes, or of arrays' bytes, in the place of structs and nested lists.
 
     DataError where media are not in the table but in files that it names.

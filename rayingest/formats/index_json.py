@@ -17,7 +17,7 @@ from typing import Any
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found, within_url
+from rayingest.storage.listing import FileInfo, within_url
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
@@ -97,7 +97,7 @@ def _log_if_any(level: int, what: str, urls: Collection[str]) -> None:
         _log.log(level, "%s: %s", what, shown)
 
 
-def entry_of(shard: Shard, parse: Parse) -> Entry | None:
+def find_entry(shard: Shard, parse: Parse) -> Entry | None:
     """What the index in the shard's folder says of it; None where there is none, or it does not name the shard."""
     folder, _, name = within_url(shard.url).rpartition("/")
     is_chain = "::" in shard.url and local_path(shard.url) is None
@@ -109,15 +109,15 @@ def entry_of(shard: Shard, parse: Parse) -> Entry | None:
 @lru_cache(maxsize=64)
 def folder_index(storage: Storage, folder: str, index_name: str = INDEX) -> Any:
     """The parsed index of a folder, whose URL ends in "/"; None where there is none."""
-    data = storage.read_if_there(folder + index_name)
-    with index_understood(folder + index_name):
+    data = storage.read_if_exists(folder + index_name)
+    with translate_index_errors(folder + index_name):
         return None if data is None else json.loads(data)
 
 
 @lru_cache(maxsize=64)
 def _by_name(storage: Storage, folder: str, parse: Parse) -> dict[str, Entry]:
     index = folder_index(storage, folder)
-    with index_understood(folder + INDEX):
+    with translate_index_errors(folder + INDEX):
         return (
             {} if index is None else {name: entry for entry in parse(index) for name in entry.sizes}
         )
@@ -132,11 +132,11 @@ def _folders(url: str) -> Iterator[str]:
 
 
 def _named(
-    storage: Storage, folder: str, index_name: str, shards: Mapping[str, Found], parse: Parse
+    storage: Storage, folder: str, index_name: str, shards: Mapping[str, FileInfo], parse: Parse
 ) -> Iterator[str]:
     """URLs of the shards that the folder's index names."""
     index = folder_index(storage, folder, index_name)
-    with index_understood(folder + index_name):
+    with translate_index_errors(folder + index_name):
         entries = parse(index)
     for entry in entries:
         there = next((folder + name for name in entry.sizes if folder + name in shards), None)
@@ -158,7 +158,7 @@ def _named(
 
 
 @contextmanager
-def index_understood(url: str) -> Iterator[None]:
+def translate_index_errors(url: str) -> Iterator[None]:
     """Inside, what is wrong with an index becomes an error that names it."""
     try:
         yield

@@ -22,7 +22,7 @@ from rayingest.storage.urls import Listing
 def index_shard(format_: Format, shard: Shard, block_bytes: int) -> ShardBlocks:
     """Return the blocks of one shard. DataError for a damaged shard or one of another size."""
     check_options(format_, shard.options)
-    with shard.storage.reading(shard.url, "index"):
+    with shard.storage.translate_errors(shard.url, "index"):
         return format_.index(shard, block_bytes)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.blocks import BlockBuilder, single_block
-from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.json_columns import typed_columns
 from rayingest.formats.lines import LineFinder
 from rayingest.formats.protocol import (
@@ -50,7 +50,7 @@ class JsonLines(Format):
         finder = LineFinder()
         if compression_of(shard.url):
             samples = nbytes = 0
-            for chunk in decompressed(shard):
+            for chunk in decompress(shard):
                 samples += len(finder.feed(chunk)[0])
                 nbytes += len(chunk)
             return single_block(shard.size, samples + len(finder.finish()[0]), nbytes)
@@ -70,7 +70,7 @@ class JsonLines(Format):
         """
         if compression_of(shard.url):
             return [
-                _table(shard, list(_lines(decompressed(shard))), block, None, columns)
+                _table(shard, list(_lines(decompress(shard))), block, None, columns)
                 for block in blocks
             ]
         # With the byte before each block, which must be the end of a line.

@@ -32,7 +32,7 @@ from rayingest.formats.protocol import (
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import int64_column
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found
+from rayingest.storage.listing import FileInfo
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, list_shards
@@ -54,11 +54,11 @@ class Lance(Format):
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """Each data set at its last version, or the one asked for."""
         there = list_shards(urls, suffixes=self.suffixes, storage=storage)
-        versions: dict[str, dict[int, Found]] = {}
+        versions: dict[str, dict[int, FileInfo]] = {}
         for number, (size, mark) in enumerate(zip(there.sizes, there.marks, strict=True)):
             url = there.url(number)
             if _VERSIONS in url:
-                versions.setdefault(url.rpartition(_VERSIONS)[0], {})[_version(url)] = Found(
+                versions.setdefault(url.rpartition(_VERSIONS)[0], {})[_version(url)] = FileInfo(
                     url, size, mark
                 )
         if not versions:
@@ -110,7 +110,7 @@ def _table(shard: Shard, data: Any, block: Block, names: list[str]) -> pa.Table:
     else:
         table = pa.table({})
     table = table.append_column(OFFSET, int64_column(np.arange(begin, begin + samples)))
-    return table.replace_schema_metadata({b"shard": shard.shown.encode()})
+    return table.replace_schema_metadata({b"shard": shard.safe_url.encode()})
 
 
 def _version(url: str) -> int:
@@ -123,7 +123,7 @@ def _folder(shard: Shard) -> str:
     path = local_path(shard.url)
     if path is None:
         raise ConfigError(
-            f"{shard.shown}: Lance's library opens files by itself, so they must be local"
+            f"{shard.safe_url}: Lance's library opens files by itself, so they must be local"
         )
     return path.rpartition(_VERSIONS)[0]
 

@@ -20,16 +20,16 @@ import pyarrow as pa
 from rayingest.formats.arrow import index_part, read_part
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import Bytes, bytes_column, lists_column, number_column
-from rayingest.formats.compression import EXPANSION, decompressed
+from rayingest.formats.compression import EXPANSION, decompress
 from rayingest.formats.index_json import (
     INDEX,
     Entry,
-    entry_of,
+    find_entry,
     folder_index,
-    index_understood,
     list_indexed,
+    translate_index_errors,
 )
-from rayingest.formats.offset_table import items, npy, packed_table, parse_head, ppm
+from rayingest.formats.offset_table import items, npy, parse_offset_table, ppm, samples_table
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
@@ -65,7 +65,7 @@ class LitData(Format):
             blocks = index_part(shard, chunk.arrow, block_bytes)
         else:
             _columns(shard)
-        entry, samples = entry_of(shard, _entries), int(blocks.samples.sum())
+        entry, samples = find_entry(shard, _entries), int(blocks.samples.sum())
         if entry is not None and entry.samples != samples:
             raise shard.error(
                 f"it holds {samples} samples, and {entry.samples} by its index.json", 0
@@ -81,7 +81,7 @@ class LitData(Format):
             begin, end = int(chunk.offsets[0]), int(chunk.offsets[-1])
             samples = memoryview(data)[begin:end]
             return [
-                packed_table(shard, _columns(shard), samples, begin, block, columns)
+                samples_table(shard, _columns(shard), samples, begin, block, columns)
                 for block in blocks
             ]
         arrow = _arrow_of(shard.storage, shard.url, shard.size)
@@ -89,7 +89,7 @@ class LitData(Format):
             return [_flat(shard, table, columns) for table in read_part(shard, arrow, blocks, None)]
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [
-            packed_table(shard, _columns(shard), memoryview(piece), block[0], block, columns)
+            samples_table(shard, _columns(shard), memoryview(piece), block[0], block, columns)
             for block, piece in zip(blocks, pieces, strict=True)
         ]
 
@@ -117,7 +117,7 @@ def _entries(index: Any) -> list[Entry]:
 def _columns(shard: Shard) -> tuple[LitColumn, ...]:
     folder = shard.url.rpartition("/")[0] + "/"
     index = folder_index(shard.storage, folder)
-    with index_understood(folder + INDEX):
+    with translate_index_errors(folder + INDEX):
         if index is None:
             raise ValueError("there is none, and without it chunks cannot be read")
         return columns_of(index["config"])
@@ -134,7 +134,7 @@ def _arrow_of(storage: Storage, url: str, size: int) -> tuple[int, int] | None:
 
 def _whole(shard: Shard) -> tuple[_Chunk, bytes]:
     """A compressed chunk, unfolded."""
-    data = b"".join(decompressed(shard, "zst"))
+    data = b"".join(decompress(shard, "zst"))
     return _parse(shard, len(data), lambda begin, end: data[begin:end]), data
 
 
@@ -143,7 +143,7 @@ def _parse(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Chunk
         raise shard.error(
             "chunks that are compressed batch by batch are not read: write them again without", 0
         )
-    offsets, _ = parse_head(shard, size, read)
+    offsets, _ = parse_offset_table(shard, size, read)
     end = int(offsets[-1])
     if end == size:
         return _Chunk(offsets, None)

@@ -111,7 +111,7 @@ def _entries(shard: Shard, first: bytes = b"", *, values: bool = True) -> Iterat
     lmdb = import_optional("lmdb", "lmdb", "reading LMDB")
     path = local_path(shard.url)
     if path is None:
-        raise ConfigError(f"{shard.shown}: LMDB maps files into memory, so they must be local")
+        raise ConfigError(f"{shard.safe_url}: LMDB maps files into memory, so they must be local")
     shard.storage.check_size(shard.url, shard.size, shard.mark)
     with _opening:
         try:

@@ -28,9 +28,9 @@ from rayingest.formats.columns import (
     lists_column,
     number_column,
 )
-from rayingest.formats.compression import EXPANSION, compression_of, decompressed
-from rayingest.formats.index_json import Entry, entry_of, list_indexed
-from rayingest.formats.offset_table import items, npy, packed_table, parse_head, ppm
+from rayingest.formats.compression import EXPANSION, compression_of, decompress
+from rayingest.formats.index_json import Entry, find_entry, list_indexed
+from rayingest.formats.offset_table import items, npy, parse_offset_table, ppm, samples_table
 from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
@@ -55,7 +55,7 @@ class Mds(Format):
         return list_indexed(urls, self.suffixes, storage, _entries)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        entry = entry_of(shard, _entries)
+        entry = find_entry(shard, _entries)
         if compression_of(shard.url):
             head, _ = _whole(shard, entry)
             lengths = np.diff(head.offsets)
@@ -80,17 +80,17 @@ class Mds(Format):
         uncompressed shard.
         """
         if compression_of(shard.url):
-            head, data = _whole(shard, entry_of(shard, _entries))
+            head, data = _whole(shard, find_entry(shard, _entries))
             begin, end = int(head.offsets[0]), int(head.offsets[-1])
             samples = memoryview(data)[begin:end]
             return [
-                packed_table(shard, head.columns, samples, begin, block, columns)
+                samples_table(shard, head.columns, samples, begin, block, columns)
                 for block in blocks
             ]
         head = _remembered_head(shard.storage, shard.url, shard.size)
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [
-            packed_table(shard, head.columns, memoryview(piece), block[0], block, columns)
+            samples_table(shard, head.columns, memoryview(piece), block[0], block, columns)
             for block, piece in zip(blocks, pieces, strict=True)
         ]
 
@@ -121,7 +121,7 @@ def _entries(index: Any) -> list[Entry]:
 
 def _whole(shard: Shard, entry: Entry | None) -> tuple[_Head, bytes]:
     """A compressed shard, unfolded; held to the hashes in its index."""
-    data = b"".join(decompressed(shard))
+    data = b"".join(decompress(shard))
     check_hashes(shard, {} if entry is None else entry.hashes, [data])
     return _head(shard, len(data), lambda begin, end: data[begin:end]), data
 
@@ -139,7 +139,7 @@ def _remembered_head(storage: Storage, url: str, size: int) -> _Head:
 
 def _head(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Head:
     """`read(begin, end)` gives bytes of the shard, which has `size` of them."""
-    offsets, description = parse_head(shard, size, read)
+    offsets, description = parse_offset_table(shard, size, read)
     if offsets[-1] != size:
         raise shard.error(
             f"its samples end at {offsets[-1]}, and it has {size} bytes: damaged, or data follows",
@@ -299,10 +299,12 @@ def _new(algorithm: str, shard: Shard) -> Any:
     if algorithm in hashlib.algorithms_available:
         return hashlib.new(algorithm, usedforsecurity=False)
     made = getattr(
-        import_optional("xxhash", "mds", f"the hash {algorithm} of {shard.shown}"), algorithm, None
+        import_optional("xxhash", "mds", f"the hash {algorithm} of {shard.safe_url}"),
+        algorithm,
+        None,
     )
     if made is None:
         raise ConfigError(
-            f"{shard.shown}: its index.json has a hash {algorithm!r}, which is not known"
+            f"{shard.safe_url}: its index.json has a hash {algorithm!r}, which is not known"
         )
     return made()

@@ -55,7 +55,7 @@ class Npy(Format):
         arrays = _arrays(shard)
         rows = {name: array.rows for name, array in arrays.items()}
         if len(set(rows.values())) != 1:
-            raise ConfigError(f"{shard.shown}: its arrays have not as many rows each: {rows}")
+            raise ConfigError(f"{shard.safe_url}: its arrays have not as many rows each: {rows}")
         count, nbytes = (
             next(iter(rows.values())),
             sum(row_bytes(a.dtype, a.shape) for a in arrays.values()),
@@ -147,16 +147,20 @@ def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
         (2, 0): np.lib.format.read_array_header_2_0,
     }.get(version)
     if read is None:
-        raise ConfigError(f"{shard.shown}: {name} is of .npy version {version}, which is not read")
+        raise ConfigError(
+            f"{shard.safe_url}: {name} is of .npy version {version}, which is not read"
+        )
     shape, fortran, dtype = read(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names:
         raise ConfigError(
-            f"{shard.shown}: {name} holds {dtype}; arrays of objects and of structures are not read"
+            f"{shard.safe_url}: {name} holds {dtype}; arrays of objects and of structures are not read"
         )
     if not shape or (fortran and len(shape) > 1):
         what = "no rows" if not shape else "its rows in Fortran's order, one not behind the other"
-        raise ConfigError(f"{shard.shown}: {name} has {what}; save it with numpy.ascontiguousarray")
+        raise ConfigError(
+            f"{shard.safe_url}: {name} has {what}; save it with numpy.ascontiguousarray"
+        )
     check_rows(shard, name, dtype, shape[1:])
     if begin + row_bytes(dtype, shape) != end:
         raise shard.error(

@@ -45,7 +45,7 @@ class Column(Protocol):
         """The values. ValueError, IndexError or struct.error for those that are not what they should be."""
 
 
-def parse_head(
+def parse_offset_table(
     shard: Shard, size: int, read: Callable[[int, int], bytes]
 ) -> tuple[np.ndarray, bytes]:
     """Where the samples begin and the last ends, int64[samples + 1]; and what stands between the table and the first of
@@ -67,7 +67,7 @@ def parse_head(
     return offsets, head[at:]
 
 
-def packed_table(
+def samples_table(
     shard: Shard,
     columns: Sequence[Column],
     data: memoryview,

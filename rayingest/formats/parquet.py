@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayingest.formats.huggingface import plain_features
+from rayingest.formats.huggingface import convert_features
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -84,8 +84,8 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
         table = table if selected is None else table.select(selected)
         table.validate(full=True)
         offsets = int64_column(np.arange(first_row, first_row + rows))
-        metadata = {**(table.schema.metadata or {}), b"shard": shard.shown.encode()}
-        return plain_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(
+        metadata = {**(table.schema.metadata or {}), b"shard": shard.safe_url.encode()}
+        return convert_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(
             metadata
         )
 
@@ -93,7 +93,11 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
 @contextmanager
 def _opened(shard: Shard) -> Iterator[pq.ParquetFile]:
     # pyarrow fetches the ranges it needs; a buffer of ours would fetch what lies between them.
-    with shard.storage.reading(shard.url), shard.open(buffer=0) as source, _damage(shard, 0):
+    with (
+        shard.storage.translate_errors(shard.url),
+        shard.open(buffer=0) as source,
+        _damage(shard, 0),
+    ):
         yield pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
 
 

@@ -49,7 +49,7 @@ class Shard:
     mark: str = ""
 
     @property
-    def shown(self) -> str:
+    def safe_url(self) -> str:
         """The URL without credentials."""
         return redact(self.url)
 
@@ -64,7 +64,7 @@ class Shard:
 
     def error(self, reason: str, offset: int, key: str | None = None) -> DataError:
         """What is wrong with the shard at this place."""
-        return DataError(reason, shard=self.shown, offset=offset, key=key)
+        return DataError(reason, shard=self.safe_url, offset=offset, key=key)
 
 
 class Format(ABC):
@@ -124,15 +124,15 @@ def check_samples(shard: Shard, block: Block, found: int) -> None:
 def check_columns(shard: Shard, there: Sequence[str], columns: Columns) -> tuple[str, ...]:
     """The columns to read of those that are there; ConfigError for one that is not, or that has a name of ours."""
     if ours := [name for name in (OFFSET, FILE, FAULT) if name in there]:
-        raise ConfigError(f"{shard.shown}: a column may not be called {ours[0]!r}")
+        raise ConfigError(f"{shard.safe_url}: a column may not be called {ours[0]!r}")
     if twice := [name for i, name in enumerate(there) if name in there[:i]]:
         raise ConfigError(
-            f"{shard.shown}: two columns are called {twice[0]!r}; write the file with a name for each"
+            f"{shard.safe_url}: two columns are called {twice[0]!r}; write the file with a name for each"
         )
     unknown = [name for name in columns or () if name not in there and name != OFFSET]
     if unknown:
         raise ConfigError(
-            f"{shard.shown}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}"
+            f"{shard.safe_url}: no column {unknown[0]!r}; there are {', '.join(map(repr, there))}"
         )
     return tuple(name for name in (there if columns is None else columns) if name != OFFSET)
 
@@ -141,5 +141,5 @@ def raw_table(
     shard: Shard, columns: Mapping[str, pa.Array], encodings: Mapping[str, str] | None = None
 ) -> pa.Table:
     """A table that names the shard it is from; `encodings` as in `columns`, by column."""
-    table = pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.shown.encode()})
+    table = pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.safe_url.encode()})
     return with_encodings(table, encodings) if encodings else table

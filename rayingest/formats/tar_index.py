@@ -31,7 +31,7 @@ class Samples(NamedTuple):
     nbytes: np.ndarray
 
 
-def indexed_samples(shard: Shard, samples_in: Callable[[int, int], int]) -> Samples | None:
+def read_foreign_index(shard: Shard, samples_in: Callable[[int, int], int]) -> Samples | None:
     """What an index beside the tar says; None where there is none that can be used.
 
     `samples_in` tells how many samples there are between two places of the tar, two where there are more; DataError
@@ -53,7 +53,7 @@ def indexed_samples(shard: Shard, samples_in: Callable[[int, int], int]) -> Samp
     return None
 
 
-def suspecting_index(shard: Shard, error: DataError) -> DataError:
+def blame_foreign_index(shard: Shard, error: DataError) -> DataError:
     """What was wrong when samples were read, with the index that may be to blame, where one lies beside the tar."""
     index = None
     with suppress(IngestError):  # it is the first error that matters
@@ -72,7 +72,7 @@ def _beside(shard: Shard) -> Iterator[tuple[str, bytes, Callable[[bytes], Sample
     if not url.lower().endswith(".tar"):  # of a signed address, another file cannot be had
         return
     for index, parse in ((url + ".idx", _energon), (url[: -len(".tar")] + ".idx", _dali)):
-        if (data := shard.storage.read_if_there(index)) is not None:
+        if (data := shard.storage.read_if_exists(index)) is not None:
             yield index, data, parse
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from rayingest.errors import DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import bytes_column
-from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -51,7 +51,7 @@ class TfRecord(Format):
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         if compression_of(shard.url):
-            sizes = [len(data) for _, data in _records(shard, b"".join(decompressed(shard)), 0)]
+            sizes = [len(data) for _, data in _records(shard, b"".join(decompress(shard)), 0)]
             return single_block(shard.size, len(sizes), sum(sizes))
         builder = BlockBuilder(block_bytes)
         with shard.open() as file:
@@ -64,7 +64,7 @@ class TfRecord(Format):
         record begins, in the uncompressed file. Examples come whole whatever `columns` says.
         """
         if compression_of(shard.url):
-            whole = b"".join(decompressed(shard))
+            whole = b"".join(decompress(shard))
             return [_table(shard, whole, 0, block, columns) for block in blocks]
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [

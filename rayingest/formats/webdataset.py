@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.blocks import BlockBuilder, single_block
-from rayingest.formats.compression import EXPANSION, compression_of, decompressed
+from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -41,11 +41,11 @@ from rayingest.formats.tar import (
     check_end,
     next_member,
 )
-from rayingest.formats.tar_index import indexed_samples, suspecting_index
+from rayingest.formats.tar_index import blame_foreign_index, read_foreign_index
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column, text_column
 from rayingest.storage.files import Storage
-from rayingest.storage.pipes import is_pipe, output
+from rayingest.storage.pipes import is_pipe, stream_output
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, list_shards
 
@@ -86,8 +86,8 @@ class WebDataset(Format):
         builder = BlockBuilder(block_bytes)
         at = 0
         with shard.open() as file:
-            tar = FileSource(file, shard.size, shard.shown)
-            known = indexed_samples(
+            tar = FileSource(file, shard.size, shard.safe_url)
+            known = read_foreign_index(
                 shard, lambda begin, end: _some_in(tar, begin, end, shard.strict)
             )
             if known is not None:
@@ -116,12 +116,12 @@ class WebDataset(Format):
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
-            source = BufferSource(piece, block[0], shard.shown)
+            source = BufferSource(piece, block[0], shard.safe_url)
             samples = _samples(source, block[0], block[1], shard.strict, wanted)
             try:
                 tables.append(_table(shard, samples, block, wanted))
             except DataError as error:
-                raise suspecting_index(shard, error) from error.__cause__
+                raise blame_foreign_index(shard, error) from error.__cause__
         return tables
 
 
@@ -153,17 +153,19 @@ def _is_stream(shard: Shard) -> bool:
 @contextmanager
 def _stream(shard: Shard) -> Iterator[StreamSource]:
     """A shard that is read from its beginning to its end; nothing of the reading is left afterwards."""
-    chunks = _plain(shard) if is_pipe(shard.url) else decompressed(shard)
+    chunks = _plain(shard) if is_pipe(shard.url) else decompress(shard)
     with closing(chunks):
-        yield StreamSource(chunks, shard.shown)
+        yield StreamSource(chunks, shard.safe_url)
 
 
 def _plain(shard: Shard) -> Generator[bytes, None, None]:
     """The output of a command."""
-    with closing(output(shard.storage, shard.url)) as chunks:
+    with closing(stream_output(shard.storage, shard.url)) as chunks:
         first = next(chunks, b"")
         if first.startswith(_GZIP):
-            raise ConfigError(f"{shard.shown}: the command writes gzip; let it end in `| gzip -dc`")
+            raise ConfigError(
+                f"{shard.safe_url}: the command writes gzip; let it end in `| gzip -dc`"
+            )
         yield first
         yield from chunks
 

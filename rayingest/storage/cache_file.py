@@ -40,7 +40,7 @@ class _ForeignFileError(ConfigError):
 
 
 @dataclass(frozen=True)
-class KeptFile:
+class CacheFile:
     """`what` is in it, for messages. `wanted`: the user named the place; then a file there of something else is left as
     it is, and failing to write is an error. Elsewhere the one is replaced, and the other only warned of.
     """
@@ -48,7 +48,7 @@ class KeptFile:
     what: str
     location: str
     storage: Storage
-    wanted: bool
+    named_by_user: bool
 
     def load(self, use: Callable[[Header, dict[str, Any]], T | None]) -> T | None:
         """What `use` makes of the header and the columns; None where there is no file, or none that can be used.
@@ -56,8 +56,8 @@ class KeptFile:
         Raises ConfigError where a file of something else lies at a place that the user named: it is not overwritten.
         """
         try:
-            data = self.storage.read_if_there(self.location)
-            if data and self.wanted and not data.startswith(_MAGIC):
+            data = self.storage.read_if_exists(self.location)
+            if data and self.named_by_user and not data.startswith(_MAGIC):
                 raise _ForeignFileError(
                     f"index: {redact(self.location)} is no {self.what} of rayingest, and is left as it is: "
                     "name another file, or a folder"
@@ -85,7 +85,7 @@ class KeptFile:
                     self.location, lambda fs, name: _write_remote(fs, name, data), "write"
                 )
         except (OSError, IngestError) as error:
-            if self.wanted:
+            if self.named_by_user:
                 raise ConfigError(
                     f"cannot write the {self.what} to {redact(self.location)}: {error}"
                 ) from None

@@ -47,7 +47,7 @@ _idle: list[_Helper] = []
 os.register_at_fork(after_in_child=_idle.clear)  # where their threads are not
 
 
-def within(seconds: float, operation: Callable[[], T]) -> T:
+def run_within(seconds: float, operation: Callable[[], T]) -> T:
     """`operation()` in another thread; TimeoutError when it takes longer, the thread then left to end alone."""
     try:
         helper = _idle.pop()

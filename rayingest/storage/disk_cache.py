@@ -37,7 +37,7 @@ class DiskCache:
     folder: str
     limit: int
 
-    def through(
+    def read_through(
         self,
         key: str,
         ranges: Sequence[tuple[int, int]],

@@ -59,7 +59,7 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, storage_errors()) and not isinstance(error, PERMANENT)
 
 
-def unmasked(error: FileNotFoundError) -> BaseException:
+def real_error(error: FileNotFoundError) -> BaseException:
     """What really happened: fsspec's web files are "not found" whatever went wrong in looking for them.
 
     That may be a library's refusal of what it was given, as of a password in a URL beside a header with another.
@@ -75,9 +75,9 @@ def unmasked(error: FileNotFoundError) -> BaseException:
     return cause
 
 
-def unmasking(operation: Callable[[], T]) -> T:
+def raise_real_error(operation: Callable[[], T]) -> T:
     """`operation()`, of which a FileNotFoundError is what really happened."""
     try:
         return operation()
     except FileNotFoundError as error:
-        raise unmasked(error) from None
+        raise real_error(error) from None

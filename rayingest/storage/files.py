@@ -20,21 +20,21 @@ import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
-from rayingest.storage.deadline import within
+from rayingest.storage.deadline import run_within
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import (
     PERMANENT,
     REFUSALS,
     NotAFileError,
     is_transient,
+    raise_real_error,
     status_of,
     storage_errors,
-    unmasking,
 )
-from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, whole_if_there
+from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, read_whole_if_exists
 from rayingest.storage.listing import mark_of
 from rayingest.storage.local_files import FirstTimes, local_path
-from rayingest.storage.ranges import RangeFile, coalesced, cut
+from rayingest.storage.ranges import RangeFile, coalesce, slice_spans
 from rayingest.storage.redact import redact, redact_text
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Storage:
             return self._in_time(url, lambda: local_files.open_file(path, size), "open")
         whole = self.size(url)
         raw = RangeFile(
-            lambda begin, end: self.read_as_is(url, [(begin, end)], whole, mark)[0], whole
+            lambda begin, end: self.read_unchecked(url, [(begin, end)], whole, mark)[0], whole
         )
         size = REMOTE_BUFFER if buffer is None else buffer
         return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
@@ -113,11 +113,11 @@ class Storage:
         else:
             if size is not None:
                 self.check_size(url, size, mark)
-            return self.read_as_is(url, ranges, size, mark)
+            return self.read_unchecked(url, ranges, size, mark)
         self._check_lengths(url, ranges, pieces)
         return pieces
 
-    def read_as_is(
+    def read_unchecked(
         self, url: str, ranges: Sequence[tuple[int, int]], size: int | None, mark: str
     ) -> list[bytes]:
         """Ranges of a remote file that is known to be of this size and mark: kept ones, where there is a cache."""
@@ -135,7 +135,7 @@ class Storage:
             missed.extend(spans)
             return fetch(spans)
 
-        pieces = self.cache.through(f"{redact(url)} {size} {mark}", ranges, fetch_missed)
+        pieces = self.cache.read_through(f"{redact(url)} {size} {mark}", ranges, fetch_missed)
         self._count(Counters(cache_hits=len(ranges) - len(missed), cache_misses=len(missed)))
         return pieces
 
@@ -158,12 +158,12 @@ class Storage:
             return self._in_time(url, lambda: local_files.read_whole(path))
         return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
 
-    def read_if_there(self, url: str) -> bytes | None:
+    def read_if_exists(self, url: str) -> bytes | None:
         """The whole file, None where there is none."""
         path = local_path(url)
         if path is not None:
             return self.read_all(url) if os.path.exists(path) else None  # noqa: PTH110
-        return self.on_filesystem(url, whole_if_there)
+        return self.on_filesystem(url, read_whole_if_exists)
 
     def size(self, url: str) -> int:
         """Bytes of the file as it is now."""
@@ -213,7 +213,7 @@ class Storage:
 
         def ask() -> T:
             try:
-                return unmasking(lambda: operation(fs, name))
+                return raise_real_error(lambda: operation(fs, name))
             except IngestError:
                 raise
             except REFUSALS as error:
@@ -238,7 +238,7 @@ class Storage:
 
     def _in_time(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
         """As by `call`; each try is in another thread, and may not take all of the time there is if it hangs."""
-        return self.call(url, lambda: within(self.deadline / 2, operation), doing)
+        return self.call(url, lambda: run_within(self.deadline / 2, operation), doing)
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
         """`operation()` with retries; storage's own errors become ConfigError or DataError that name the file."""
@@ -251,7 +251,7 @@ class Storage:
             before_sleep=self._count_retry,
             reraise=True,
         )
-        with self.reading(url, doing):
+        with self.translate_errors(url, doing):
             return retrying(operation)
 
     def _count_retry(self, state: tenacity.RetryCallState) -> None:
@@ -262,7 +262,7 @@ class Storage:
             self.counters += more
 
     @contextmanager
-    def reading(self, url: str, doing: str = "read") -> Iterator[None]:
+    def translate_errors(self, url: str, doing: str = "read") -> Iterator[None]:
         """Inside, storage's own errors become ours. Their causes are cut off: they may show credentials."""
         try:
             yield
@@ -278,13 +278,13 @@ class Storage:
                 url, lambda fs, name: bytes(fs.cat_file(name, start=begin, end=end))
             )
 
-        spans = coalesced(ranges)
+        spans = coalesce(ranges)
         if len(spans) < 2:
             pieces = [one(span) for span in spans]
         else:
             with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), "rayingest-read") as pool:
                 pieces = list(pool.map(one, spans))
-        return cut(ranges, spans, pieces)
+        return slice_spans(ranges, spans, pieces)
 
     def _check_local(self, url: str, size: int, mark: str, found: os.stat_result) -> None:
         self._compare(url, size, found.st_size)

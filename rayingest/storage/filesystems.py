@@ -41,7 +41,7 @@ def protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
-def whole_if_there(fs: Any, name: str) -> bytes | None:
+def read_whole_if_exists(fs: Any, name: str) -> bytes | None:
     """A file's bytes; None where there is none."""
     try:
         return bytes(fs.cat_file(name))

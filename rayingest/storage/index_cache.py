@@ -23,7 +23,7 @@ import platformdirs
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Manifest
-from rayingest.storage.cache_file import KeptFile
+from rayingest.storage.cache_file import CacheFile
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
@@ -96,14 +96,8 @@ class IndexCache:
         self._file.save(self._header, columns | {name: getattr(manifest, name) for name in _ARRAYS})
 
     @property
-    def _file(self) -> KeptFile:
-        return KeptFile("index", self.location, self.storage, wanted=self.index is not None)
-
-    @contextmanager
-    def locked(self, timeout: float = -1) -> Iterator[None]:
-        """Inside, no other process of this node is inside for the same data set; see `locked`."""
-        with locked(self.key, timeout):
-            yield
+    def _file(self) -> CacheFile:
+        return CacheFile("index", self.location, self.storage, named_by_user=self.index is not None)
 
     @property
     def _header(self) -> dict[str, Any]:
@@ -141,7 +135,7 @@ class IndexCache:
 
 
 @contextmanager
-def locked(key: str, timeout: float = -1) -> Iterator[None]:
+def node_lock(key: str, timeout: float = -1) -> Iterator[None]:
     """Inside, no other process of this user and node is inside with this key. Waits `timeout` seconds, -1: for ever.
 
     The operating system frees the lock of a process that dies. ConfigError when the wait is over.

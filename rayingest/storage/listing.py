@@ -25,7 +25,7 @@ _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileInfo:
     """One shard: its URL, its size in bytes (or `UNKNOWN_SIZE`), and a mark that changes when it is written again
     ("" if unknown).
     """
@@ -35,7 +35,7 @@ class Found:
     mark: str
 
 
-def has_magic(path: str) -> bool:
+def has_wildcard(path: str) -> bool:
     """Whether it is a glob."""
     return re.search(r"[*?\[]", path) is not None
 
@@ -88,7 +88,7 @@ def mark_of(info: dict[str, Any]) -> str:
     return ""
 
 
-def likeliest(wanted: str, names: Collection[str], suffixes: Sequence[str]) -> list[str]:
+def closest_names(wanted: str, names: Collection[str], suffixes: Sequence[str]) -> list[str]:
     """A few of a folder's names: those like the one wanted, else shards, folders and all else before what is hidden."""
     by_lower = {name.lower(): name for name in sorted(names)}
     place = bisect.bisect(ordered := sorted(by_lower), wanted.lower())

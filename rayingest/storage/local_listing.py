@@ -12,16 +12,18 @@ from collections.abc import Iterator, Sequence
 
 from rayingest.errors import ConfigError
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found, ends_in, likeliest, refuse_lost_folders
+from rayingest.storage.listing import FileInfo, closest_names, ends_in, refuse_lost_folders
 from rayingest.storage.local_files import local_path
 
 
-def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dict[str, list[Found]]:
+def list_urls(
+    storage: Storage, urls: Sequence[str], suffixes: Sequence[str]
+) -> dict[str, list[FileInfo]]:
     """For each name its file, or the files of its folder; an empty list where there is neither."""
     return {url: _file_or_folder(_path(url), suffixes) for url in urls}
 
 
-def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
+def list_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[FileInfo]:
     """Files that match; folders that match are left out, as far as `refuse_lost_folders` lets them."""
     # Hidden names match too, as they do on object storage, so that a copy of a data set is the same data set.
     paths = globbing.glob(_path(url), recursive=True, include_hidden=True)
@@ -31,7 +33,7 @@ def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
     return [shard for shard in found.values() if shard is not None]
 
 
-def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
+def suggest_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
     """A few names in the nearest folder that exists, those like the missing one if there are any."""
     folder, wanted = _path(url), ""
     while not os.path.isdir(folder):  # noqa: PTH112
@@ -40,7 +42,7 @@ def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return []
-    return [os.path.join(folder, name) for name in likeliest(wanted, names, suffixes)]
+    return [os.path.join(folder, name) for name in closest_names(wanted, names, suffixes)]
 
 
 def _path(url: str) -> str:
@@ -50,7 +52,7 @@ def _path(url: str) -> str:
     return path
 
 
-def _file_or_folder(path: str, suffixes: Sequence[str]) -> list[Found]:
+def _file_or_folder(path: str, suffixes: Sequence[str]) -> list[FileInfo]:
     if os.path.isdir(path):  # noqa: PTH112
         files = (_file(name, asked_for="" not in suffixes) for name in _walk(path, suffixes, set()))
         return [shard for shard in files if shard is not None]
@@ -58,7 +60,7 @@ def _file_or_folder(path: str, suffixes: Sequence[str]) -> list[Found]:
     return [] if shard is None else [shard]
 
 
-def _file(path: str, *, asked_for: bool = True) -> Found | None:
+def _file(path: str, *, asked_for: bool = True) -> FileInfo | None:
     """The file; None for a folder, or where nothing is.
 
     ConfigError when looking at it is not allowed, for a link that leads nowhere, and for what is no file, such as a
@@ -84,7 +86,7 @@ def _file(path: str, *, asked_for: bool = True) -> Found | None:
         raise ConfigError(
             f"{os.fsencode(path)!r}: a file whose name is not UTF-8 has no URL; rename it"
         ) from None
-    return Found(path, found.st_size, str(found.st_mtime_ns))
+    return FileInfo(path, found.st_size, str(found.st_mtime_ns))
 
 
 def _walk(folder: str, suffixes: Sequence[str], above: set[tuple[int, int]]) -> Iterator[str]:

@@ -22,7 +22,7 @@ import bracex
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import UNKNOWN_SIZE, Found
+from rayingest.storage.listing import UNKNOWN_SIZE, FileInfo
 from rayingest.storage.redact import PIPE, redact, redact_text
 
 _CHUNK = 1 << 20
@@ -47,17 +47,17 @@ def check_allowed(storage: Storage, url: str) -> None:
         )
 
 
-def listed(storage: Storage, url: str) -> list[Found]:
+def list_commands(storage: Storage, url: str) -> list[FileInfo]:
     """One shard for each command: number ranges as in `{000..009}` stand for several, other braces are the shell's."""
     check_allowed(storage, url)
     parts = [
         list(bracex.iexpand(part)) if _NUMBERS.fullmatch(part) else [part]
         for part in _NUMBERS.split(url)
     ]
-    return [Found("".join(chosen), UNKNOWN_SIZE, "") for chosen in product(*parts)]
+    return [FileInfo("".join(chosen), UNKNOWN_SIZE, "") for chosen in product(*parts)]
 
 
-def output(storage: Storage, url: str) -> Generator[bytes, None, None]:
+def stream_output(storage: Storage, url: str) -> Generator[bytes, None, None]:
     """What the command writes, in chunks of at most 1 MiB. To be closed where it is not read to its end.
 
     The command runs in bash with `pipefail`, or in sh where there is no bash, with nothing to read. DataError when it

@@ -15,7 +15,7 @@ _GAP = 256 << 10
 _MOST = 8 << 20
 
 
-def coalesced(ranges: Sequence[Range], gap: int = _GAP, most: int = _MOST) -> list[Range]:
+def coalesce(ranges: Sequence[Range], gap: int = _GAP, most: int = _MOST) -> list[Range]:
     """Ranges in ascending order that hold all of these: neighbours less than `gap` apart are joined, up to `most`
     bytes. A longer one stays in one piece.
     """
@@ -28,8 +28,10 @@ def coalesced(ranges: Sequence[Range], gap: int = _GAP, most: int = _MOST) -> li
     return spans
 
 
-def cut(ranges: Sequence[Range], spans: Sequence[Range], pieces: Sequence[bytes]) -> list[bytes]:
-    """The bytes of each range, given those of `coalesced` ones; fewer where a piece is cut off."""
+def slice_spans(
+    ranges: Sequence[Range], spans: Sequence[Range], pieces: Sequence[bytes]
+) -> list[bytes]:
+    """The bytes of each range, given those of `coalesce` ones; fewer where a piece is cut off."""
     begins = [begin for begin, _ in spans]
     parts = []
     for begin, end in ranges:

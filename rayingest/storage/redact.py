@@ -63,7 +63,7 @@ def redact_text(text: str, options: Mapping[str, Any] | None = None, url: str = 
     return _URL_IN_TEXT.sub(lambda found: found[1] + redact(found[2]), text)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text, of a long one its first 2,000 characters and how many more there are.
 
     Without the word that the cut is in, as `redact_text` would not know half a credential: unless that is too long for

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayingest.errors import ConfigError, DataError, IngestError
-from rayingest.storage.failures import unmasked
+from rayingest.storage.failures import real_error
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import (
-    Found,
+    FileInfo,
+    closest_names,
     common_prefix,
     ends_in,
-    likeliest,
     mark_of,
     refuse_lost_folders,
 )
@@ -65,7 +65,9 @@ class _Form:
         return str(self.fs._strip_protocol(body)).rstrip("/")
 
 
-def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dict[str, list[Found]]:
+def list_urls(
+    storage: Storage, urls: Sequence[str], suffixes: Sequence[str]
+) -> dict[str, list[FileInfo]]:
     """For each name its file, or the files of its folder; an empty list where there is neither."""
     if not urls:
         return {}
@@ -90,7 +92,7 @@ def plain(storage: Storage, urls: Sequence[str], suffixes: Sequence[str]) -> dic
     return found
 
 
-def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
+def list_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[FileInfo]:
     """Files that match; folders that match are left out, as far as `refuse_lost_folders` lets them."""
     form = _Form.of(storage, url)
     infos: Infos = storage.on_filesystem(
@@ -102,7 +104,7 @@ def glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[Found]:
     return list(_with_sizes(storage, form, files).values())
 
 
-def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
+def suggest_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
     """A few names in the nearest folder that exists, those like the missing one if there are any.
 
     None where storage does not tell. DataError where it does not answer: then nobody knows what is missing.
@@ -124,10 +126,10 @@ def nearby(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
             raise
         return []
     urls = {name.rpartition("/")[2]: form.url(name) for name in infos}
-    return [redact(urls[name]) for name in likeliest(wanted, urls, suffixes)]
+    return [redact(urls[name]) for name in closest_names(wanted, urls, suffixes)]
 
 
-def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) -> list[Found]:
+def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) -> list[FileInfo]:
     infos: Infos = storage.on_filesystem(url, _names_below, "list")
     matching = {name: info for name, info in _files(infos).items() if ends_in(name, suffixes)}
     return list(_with_sizes(storage, form, matching).values())
@@ -156,7 +158,7 @@ def _ask_each(storage: Storage, form: _Form, names: Iterable[str]) -> Infos:
         return {name: info for name, info in pool.map(ask, names) if info is not None}
 
 
-def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, Found]:
+def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, FileInfo]:
     unsaid = [name for name, info in infos.items() if info.get("size") is None]
     infos = infos | (_ask_each(storage, form, unsaid) if unsaid else {})
     found = {}
@@ -166,7 +168,7 @@ def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, Found]
             raise ConfigError(
                 f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs"
             )
-        found[name] = Found(url, int(info["size"]), mark_of(info))
+        found[name] = FileInfo(url, int(info["size"]), mark_of(info))
     return found
 
 
@@ -174,7 +176,7 @@ def _names_below(fs: Any, folder: str) -> Infos:
     try:
         return dict(_fresh(fs).find(folder, detail=True))
     except FileNotFoundError as error:  # as of a bucket that there is not
-        if unmasked(error) is not error:
+        if real_error(error) is not error:
             raise
         return {}
 
@@ -190,7 +192,7 @@ def _info(fs: Any, name: str) -> dict[str, Any] | None:
     try:
         return dict(_fresh(fs, name).info(name))
     except FileNotFoundError as error:
-        if unmasked(error) is not error:
+        if real_error(error) is not error:
             raise
         return None
 

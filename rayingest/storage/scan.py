@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar
 
-from rayingest.storage.index_cache import locked
+from rayingest.storage.index_cache import node_lock
 
 T = TypeVar("T")
 Part = Callable[[], Any]
@@ -46,19 +46,19 @@ class Scan(Protocol[T]):
         """The whole of the parts' results, in their order."""
 
 
-def scan_here(scan: Scan[T], progress: Progress, threads: int = 8) -> T:
+def scan_locally(scan: Scan[T], progress: Progress, threads: int = 8) -> T:
     """What is kept, or else made now, while other processes of this node wait. Raises what a part raised."""
-    with locked(scan.key):
+    with node_lock(scan.key):
         value = scan.load()
         if value is None:
             parts = scan.parts()
             progress(0, len(parts))
-            value = scan.join(do_parts(parts, progress, threads))
+            value = scan.join(run_parts(parts, progress, threads))
             scan.save(value)
         return value
 
 
-def do_parts(
+def run_parts(
     parts: Sequence[Part], progress: Progress | None = None, threads: int = 8
 ) -> list[Any]:
     """The parts' results. The error of the first part that has one, among those done, ends it; no other is begun."""

@@ -18,7 +18,7 @@ from fsspec.utils import glob_translate
 from rayingest.errors import ConfigError
 from rayingest.storage import local_listing, pipes, remote_listing
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found, common_prefix, ends_in, has_magic, within_url
+from rayingest.storage.listing import FileInfo, common_prefix, ends_in, has_wildcard, within_url
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 
@@ -50,7 +50,7 @@ class Listing:
         return self.root + self.paths[shard]
 
     @classmethod
-    def of(cls, found: Sequence[Found]) -> Listing:
+    def of(cls, found: Sequence[FileInfo]) -> Listing:
         """These shards, in this order."""
         root = _common_folder([shard.url for shard in found])
         return cls(
@@ -78,7 +78,7 @@ def list_shards(
     return Listing.of(find_shards(urls, suffixes, storage or Storage(storage_options)))
 
 
-def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[Found]:
+def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[FileInfo]:
     """As `list_shards`, one by one."""
     if isinstance(urls, str | os.PathLike):
         found = _expand(os.fspath(urls), storage, suffixes)
@@ -92,7 +92,7 @@ def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[F
     return found
 
 
-def takes(urls: Urls, path: str) -> bool:
+def may_include(urls: Urls, path: str) -> bool:
     """Whether a local file of this path, were it there, might be taken for one of the shards that `urls` names."""
     given = [urls] if isinstance(urls, str | os.PathLike) else urls
     names = (local_path(name) for url in given for name in _braces(os.fspath(url)))
@@ -101,24 +101,26 @@ def takes(urls: Urls, path: str) -> bool:
 
 
 def _may_hold(name: str, path: str) -> bool:
-    if has_magic(name) and not os.path.exists(name):  # noqa: PTH110
+    if has_wildcard(name) and not os.path.exists(name):  # noqa: PTH110
         return re.match(glob_translate(name), path) is not None
     return os.path.commonpath([name, path]) == name
 
 
-def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
+def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[FileInfo]:
     """The shards of one string, sorted by URL."""
     if pipes.is_pipe(url):
-        return sorted(pipes.listed(storage, url), key=lambda shard: shard.url)
+        return sorted(pipes.list_commands(storage, url), key=lambda shard: shard.url)
     if not url.strip():
         raise ConfigError(f"{url!r} is not a path or URL")
     names = _braces(url)
     lister = remote_listing if local_path(url) is None else local_listing
-    found: dict[str, Found] = {}
+    found: dict[str, FileInfo] = {}
     missing: list[str] = []
     plain = [name for name in names if not _is_glob(name)]
-    lists = lister.plain(storage, plain, suffixes)
-    lists |= {name: lister.glob(storage, name, suffixes) for name in names if name not in lists}
+    lists = lister.list_urls(storage, plain, suffixes)
+    lists |= {
+        name: lister.list_glob(storage, name, suffixes) for name in names if name not in lists
+    }
     for name in names:
         if not lists[name]:
             missing.append(name)
@@ -126,7 +128,7 @@ def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[Found]:
     if missing:
         raise ConfigError(
             _nothing_there(
-                url, names, missing, lister.nearby(storage, missing[0], suffixes), suffixes
+                url, names, missing, lister.suggest_names(storage, missing[0], suffixes), suffixes
             )
         )
     return sorted(found.values(), key=lambda shard: shard.url)
@@ -147,9 +149,9 @@ def _braces(url: str) -> list[str]:
 def _is_glob(url: str) -> bool:
     path = local_path(url)
     if path is not None:
-        return has_magic(path) and not os.path.exists(path)  # noqa: PTH110
+        return has_wildcard(path) and not os.path.exists(path)  # noqa: PTH110
     # In a web address a question mark begins the query.
-    return has_magic(within_url(url).replace("?", "") if re.match(r"https?://", url) else url)
+    return has_wildcard(within_url(url).replace("?", "") if re.match(r"https?://", url) else url)
 
 
 def _nothing_there(
@@ -173,7 +175,7 @@ def _nothing_there(
     return what + rule + (f"; nearby there are: {', '.join(nearby)}" if nearby else "")
 
 
-def _refuse_duplicates(found: Sequence[Found]) -> None:
+def _refuse_duplicates(found: Sequence[FileInfo]) -> None:
     seen: set[str] = set()
     for shard in found:
         if shard.url in seen:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.storage.redact import shortened
+from rayingest.storage.redact import shorten
 from rayingest.transforms.decoders import text
 from rayingest.transforms.images.operations import Transform
 
@@ -148,7 +148,7 @@ def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError
     if isinstance(error, DataError):
         known = {part: getattr(error, part) for part in ("shard", "offset", "sample", "key")}
         return DataError(
-            f"{what}: {shortened(error.reason)}",
+            f"{what}: {shorten(error.reason)}",
             **{**where, **{part: value for part, value in known.items() if value is not None}},
             transient=error.transient or _may_pass(error),
         )
@@ -172,7 +172,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 def _message(error: BaseException) -> str:
     try:
-        return f": {shortened(str(error))}"
+        return f": {shorten(str(error))}"
     except Exception:  # the user's own `__str__`, and no less the sample's fault
         return " (its message cannot be shown)"
 

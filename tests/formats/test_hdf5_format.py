@@ -125,7 +125,7 @@ def test_failures_of_storage_stay_what_they_are(
         def fail(self: Any, url: str, *_: Any, **__: Any) -> list[bytes]:
             raise ri.DataError("no answer", shard=url, transient=True)
 
-        monkeypatch.setattr(Storage, "read_as_is", fail)
+        monkeypatch.setattr(Storage, "read_unchecked", fail)
         with pytest.raises(ri.DataError, match="no answer") as caught:
             next(iter(loader))
     assert caught.value.transient

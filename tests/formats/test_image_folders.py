@@ -17,10 +17,10 @@ from PIL import Image
 import rayingest as ri
 from rayingest.errors import DataError
 from rayingest.formats import files
-from rayingest.formats.file_groups import bundle, unbundle
+from rayingest.formats.file_groups import group_files, parse_group
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import Found
+from rayingest.storage.listing import FileInfo
 from rayingest.transforms.rows import Rows
 
 
@@ -180,15 +180,15 @@ def hearing(heard: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
 def test_bundles_hold_their_files_and_nothing_of_credentials() -> None:
     """Whatever their names; of about the size asked for, with at most 1,024 files."""
     names = ["a|b:c.png", "q?x=1.png", "ü %20.png", "zero\n.png"]
-    found = [Found(f"/d/{name}", 10 * i, str(i)) for i, name in enumerate(names)]
-    listing = bundle(found, 30)
+    found = [FileInfo(f"/d/{name}", 10 * i, str(i)) for i, name in enumerate(names)]
+    listing = group_files(found, 30)
     assert listing.sizes == (30, 30)
-    unbundled = [unbundle(listing.url(i)) for i in range(2)]
+    unbundled = [parse_group(listing.url(i)) for i in range(2)]
     assert [root + file.path for root, files in unbundled for file in files] == [
         shard.url for shard in found
     ]
     assert [file.size for _, files in unbundled for file in files] == [0, 10, 20, 30]
-    many = [Found(f"/d/{i}", 0, "") for i in range(3000)]
-    assert [len(unbundle(bundle(many, 1).url(i))[1]) for i in range(3)] == [1024, 1024, 952]
+    many = [FileInfo(f"/d/{i}", 0, "") for i in range(3000)]
+    assert [len(parse_group(group_files(many, 1).url(i))[1]) for i in range(3)] == [1024, 1024, 952]
     with pytest.raises(ri.ConfigError, match="a query in their URL"):
-        bundle([Found("https://h/a.png?signature=abc", 1, "")], 1)
+        group_files([FileInfo("https://h/a.png?signature=abc", 1, "")], 1)

@@ -17,7 +17,7 @@ from rayingest.formats.protocol import Shard
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
-from rayingest.storage.scan import do_parts
+from rayingest.storage.scan import run_parts
 from rayingest.storage.urls import Listing, list_shards
 
 SUFFIXES = get_format("json_lines").suffixes
@@ -30,7 +30,7 @@ def write(folder: Path, counts: list[int]) -> None:
 
 def indexed(listing: Listing, **kwargs: Any) -> Manifest:
     scan = IndexScan(IndexCache(listing, "json_lines", 20))
-    return scan.join(do_parts(scan.parts(), **kwargs))
+    return scan.join(run_parts(scan.parts(), **kwargs))
 
 
 def test_shards_are_joined_in_order_whatever_the_threads(tmp_path: Path) -> None:

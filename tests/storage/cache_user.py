@@ -31,7 +31,7 @@ def main() -> None:
     print("begun", flush=True)
     for _ in range(rounds):
         spans = [(at * BLOCK, (at + 1) * BLOCK) for at in rng.choices(range(BLOCKS), k=4)]
-        if cache.through("data", spans, fetch) != [truth(span) for span in spans]:
+        if cache.read_through("data", spans, fetch) != [truth(span) for span in spans]:
             sys.exit(3)
     print(fetched)
 

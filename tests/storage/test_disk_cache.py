@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_of_once(
     (tmp_path / "file").write_text("")
     cache = DiskCache(str(tmp_path / "file"), 1000)
     for key in ("a", "b"):
-        assert cache.through(key, [(0, 2), (2, 4)], lambda spans: [b"xy" for _ in spans]) == [
+        assert cache.read_through(key, [(0, 2), (2, 4)], lambda spans: [b"xy" for _ in spans]) == [
             b"xy",
             b"xy",
         ]

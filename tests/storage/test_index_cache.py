@@ -15,7 +15,7 @@ import pytest
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.storage import index_cache
-from rayingest.storage.index_cache import IndexCache, locked
+from rayingest.storage.index_cache import IndexCache, node_lock
 from rayingest.storage.urls import Listing
 
 LISTING = Listing("/data/", ("a.tar", "b.tar"), (1000, 2000), ("17", "18"))
@@ -162,7 +162,7 @@ def build_once(home: str, barrier: Any, built: Any) -> None:
     index_cache.cache_folder = lambda: Path(home)
     cache = cache_of()
     barrier.wait()
-    with cache.locked():
+    with node_lock(cache.key):
         if cache.load() is None:
             built.put(1)
             cache.save(manifest_of(LISTING))
@@ -189,11 +189,11 @@ def test_of_several_processes_one_builds_and_the_others_reuse(tmp_path: Path) ->
 def test_a_lock_that_is_held_is_an_error_after_the_timeout() -> None:
     """And other keys are free meanwhile."""
     with (
-        locked("k"),
-        locked("other"),
+        node_lock("k"),
+        node_lock("other"),
         pytest.raises(ConfigError, match="more than 0 s"),
-        locked("k", timeout=0),
+        node_lock("k", timeout=0),
     ):
         pass
-    with locked("k", timeout=0):
+    with node_lock("k", timeout=0):
         pass

@@ -11,7 +11,7 @@ import pytest
 import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
-from rayingest.storage.pipes import listed, output
+from rayingest.storage.pipes import list_commands, stream_output
 from rayingest.storage.urls import list_shards
 from tests.support.streams import Step, rows, write_shards
 
@@ -50,7 +50,7 @@ def test_nothing_is_run_unasked(tmp_path: Path) -> None:
     command = f"pipe:touch {tmp_path}/ran; curl -H 'Authorization: Bearer hunter2' https://h/a.tar"
     for use in (
         lambda: steps(command),
-        lambda: list(output(Storage(), command)),
+        lambda: list(stream_output(Storage(), command)),
         lambda: list_shards(command, suffixes=(".tar",)),
         lambda: ri.read_parquet(command).batch(1).loader(workers=0),
         lambda: ri.read_json([command]).batch(1).loader(workers=0),
@@ -65,7 +65,7 @@ def test_nothing_is_run_unasked(tmp_path: Path) -> None:
 def test_only_ranges_of_numbers_are_ours() -> None:
     """All other braces belong to the shell."""
     url = "pipe:for x in {a,b}; do awk '{print $1,$2}' ${HOME}/{08..11}.tar; done"
-    names = [found.url for found in listed(ALLOWED, url)]
+    names = [found.url for found in list_commands(ALLOWED, url)]
     assert [name[name.index("/") :][:7] for name in names] == [
         "/08.tar",
         "/09.tar",
@@ -141,13 +141,13 @@ def test_a_command_that_hangs_meets_the_deadline(
     command = f"pipe:echo begun; sleep 100 & echo $! > {tmp_path}/pid; sleep 100"
     begun = time.monotonic()
     with pytest.raises(DataError, match=r"wrote nothing for 0\.3 s") as caught:
-        list(output(hanging, command))
+        list(stream_output(hanging, command))
     assert time.monotonic() - begun < 10
     assert caught.value.offset == len("begun\n")
     assert caught.value.transient
     wait_until(lambda: not _is_running(int((tmp_path / "pid").read_text())))
     with pytest.raises(DataError, match="has not ended"):
-        list(output(hanging, "pipe:exec >&-; sleep 100"))
+        list(stream_output(hanging, "pipe:exec >&-; sleep 100"))
 
 
 def test_nothing_is_left_of_a_reading_that_is_given_up(
@@ -155,7 +155,7 @@ def test_nothing_is_left_of_a_reading_that_is_given_up(
 ) -> None:
     """No process and no open file."""
     before = len(list(Path("/proc/self/fd").iterdir()))
-    chunks = output(ALLOWED, f"pipe:echo $$ > {tmp_path}/pid; cat /dev/zero")
+    chunks = stream_output(ALLOWED, f"pipe:echo $$ > {tmp_path}/pid; cat /dev/zero")
     assert next(chunks)[:1] == b"\0"
     assert _is_running(int((tmp_path / "pid").read_text()))
     chunks.close()
@@ -165,11 +165,11 @@ def test_nothing_is_left_of_a_reading_that_is_given_up(
 
 def test_a_command_gets_no_input_and_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it complains of is told without its own words and without secret variables."""
-    assert list(output(ALLOWED, "pipe:cat")) == []
+    assert list(stream_output(ALLOWED, "pipe:cat")) == []
     monkeypatch.setenv("MY_TOKEN", "hunter2")
     command = "pipe:PASSWORD=hunter3 sh -c 'echo try $MY_TOKEN hunter3 https://u:hunter4@h/?x=hunter5 >&2; exit 1'"
     with pytest.raises(DataError, match=r"status 1: .*\*\*\*") as caught:
-        list(output(ALLOWED, command))
+        list(stream_output(ALLOWED, command))
     assert "hunter" not in str(caught.value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayingest.storage.ranges import coalesced, cut
+from rayingest.storage.ranges import coalesce, slice_spans
 
 DATA = bytes(range(200))
 RANGES = st.lists(
@@ -19,13 +19,13 @@ def test_what_is_cut_is_what_was_asked_for(
     ranges: list[tuple[int, int]], gap: int, most: int
 ) -> None:
     """In any order, overlapping, empty."""
-    spans = coalesced(ranges, gap, most)
+    spans = coalesce(ranges, gap, most)
     assert spans == sorted(set(spans))
     pieces = [DATA[begin:end] for begin, end in spans]
-    assert cut(ranges, spans, pieces) == [DATA[begin:end] for begin, end in ranges]
+    assert slice_spans(ranges, spans, pieces) == [DATA[begin:end] for begin, end in ranges]
 
 
 def test_neighbours_become_one_request() -> None:
     """As far as they are near and not too long."""
-    assert coalesced([(50, 60), (0, 10), (12, 20), (20, 30)], gap=5, most=30) == [(0, 30), (50, 60)]
-    assert coalesced([(0, 10), (10, 20)], gap=5, most=15) == [(0, 10), (10, 20)]
+    assert coalesce([(50, 60), (0, 10), (12, 20), (20, 30)], gap=5, most=30) == [(0, 30), (50, 60)]
+    assert coalesce([(0, 10), (10, 20)], gap=5, most=15) == [(0, 10), (10, 20)]

@@ -10,7 +10,7 @@ import pytest
 from rayingest.errors import ConfigError
 from rayingest.storage.files import Storage
 from rayingest.storage.filesystems import hide_credentials
-from rayingest.storage.redact import redact, redact_text, shortened
+from rayingest.storage.redact import redact, redact_text, shorten
 
 
 @pytest.mark.parametrize(
@@ -144,17 +144,17 @@ def test_a_long_text_is_cut_and_no_credential_with_it(secret: str) -> None:
     """Half of one would not be known for what it is, wherever the cut falls."""
     for before in range(1980, 2000):
         text = "x" * (before - 1) + " " + secret + " " + "y" * 5_000_000
-        shown = shortened(text)
+        shown = shorten(text)
         assert len(shown) < 2040
         assert "SEC" not in redact_text(shown, {"secret": "SECRET"})
-        assert shown == shortened(shown)
+        assert shown == shorten(shown)
 
 
 def test_of_a_long_text_is_told_how_long_it_was() -> None:
     """A shorter one stays as it is; a word that is longer than any credential is cut."""
-    assert shortened("a" * 3000) == "a" * 3000
-    assert shortened("ab" * 2_500_000) == "ab" * 1000 + "... (4,998,000 characters more)"
-    assert shortened(" " * 4000) == "... (4,000 characters more)"
+    assert shorten("a" * 3000) == "a" * 3000
+    assert shorten("ab" * 2_500_000) == "ab" * 1000 + "... (4,998,000 characters more)"
+    assert shorten(" " * 4000) == "... (4,000 characters more)"
 
 
 def test_what_a_url_hides_is_hidden_in_text_too() -> None:

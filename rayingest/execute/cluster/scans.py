@@ -15,8 +15,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from rayingest.errors import IngestError, WorkerError
 from rayingest.execute.cluster.connection import DEATHS
-from rayingest.storage.index_cache import locked
-from rayingest.storage.scan import Part, Progress, Scan, do_parts
+from rayingest.storage.index_cache import node_lock
+from rayingest.storage.scan import Part, Progress, Scan, run_parts
 
 _POLL_SECONDS = 0.2
 _BURIAL_SECONDS = 30.0
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @ray.remote(num_cpus=0, max_retries=3)
 def _do(parts: Sequence[Part]) -> list[Any]:
-    return do_parts(
+    return run_parts(
         parts, threads=1
     )  # in the main thread an interrupt of a user's function would be Ctrl-C
 
@@ -48,7 +48,7 @@ class _Scanor:
 
     def build(self) -> Any:
         """What is kept, or made and then kept."""
-        with locked(self._scan.key):
+        with node_lock(self._scan.key):
             value = self._scan.load()
             if value is None:
                 value = self._make()

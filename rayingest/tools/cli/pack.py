@@ -30,7 +30,7 @@ from rayingest.plan.order.subset import view_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import takes
+from rayingest.storage.urls import may_include
 from rayingest.tools.cli.parquet_columns import schema_of
 from rayingest.tools.cli.parts import Layout, Part, block_of
 from rayingest.tools.cli.shard_files import SUFFIXES, write_parquet, write_tar
@@ -71,7 +71,7 @@ class Packing:
             )
         folder = Path(path)
         for name in (RECORD, f"part-000000{SUFFIXES[layout.to]}"):
-            if takes(dataset.urls, str(folder / name)):
+            if may_include(dataset.urls, str(folder / name)):
                 raise ConfigError(
                     f"{folder} lies in the data, which would hold its own shards; take another folder"
                 )

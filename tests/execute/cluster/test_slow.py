@@ -88,12 +88,12 @@ def test_making_an_index_is_told_part_by_part(heard: Heard) -> None:
 
 def test_waiting_for_another_process_that_makes_the_index_is_told(heard: Heard) -> None:
     """While its lock is held elsewhere."""
-    from rayingest.storage.index_cache import locked
+    from rayingest.storage.index_cache import node_lock
 
     scan, held, done = Slow(heard), threading.Event(), threading.Event()
 
     def other() -> None:
-        with locked(scan.key):
+        with node_lock(scan.key):
             held.set()
             done.wait(10)
 
