@@ -33,10 +33,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $@
 
-# For jobs/bench_peers.py: this package beside the loaders that it is compared with, and two in an environment of their own.
+# For benchmarks/throughput.py: this package beside the loaders that it is compared with, and two in an environment of their own.
 bench-env:
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --constraint constraints.txt setuptools
-	.venv-peers/bin/pip install --quiet --constraint constraints.txt --requirement jobs/peers.txt --no-build-isolation --editable .
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt --requirement benchmarks/requirements.txt --no-build-isolation --editable .
 	test -x .venv-formats/bin/python || $(PYTHON) -m venv .venv-formats
-	.venv-formats/bin/pip install --quiet --no-deps --requirement jobs/peers_formats.txt
+	.venv-formats/bin/pip install --quiet --no-deps --requirement benchmarks/requirements_formats.txt

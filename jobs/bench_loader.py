@@ -1,6 +1,6 @@
 """Throughput of rayingest on Ray beside torch's DataLoader: one transform, one corpus, taking turns in one run.
 
-    python jobs/bench_loader.py --rounds 15 --json runs/bench/results.jsonl
+    python -m jobs.bench_loader --rounds 15 --json runs/bench/results.jsonl
 
 Ours decodes JPEGs by its fast path and the DataLoader through Pillow, unless `--path` and `--peer-path` say otherwise.
 The contestants work one at a time: in a round each takes a turn while the others lie idle with full queues. A turn
@@ -19,33 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import ray
-from bench_contestants import Contestant, TarImages, our_loader, torch_loader
-from bench_corpus import Corpus, make_corpus
-from bench_rows import ROOT, append_row, origin, positive, row_file
 from tqdm import tqdm
 
+from benchmarks.contestants import Contestant, TarImages, our_loader, torch_loader
+from benchmarks.corpus import Corpus, make_corpus
+from benchmarks.rows import ROOT, append_row, origin, positive, row_file
+from benchmarks.turns import Turn, spread, take_turn
 from rayingest.transforms.images.backend import PATHS, PILLOW, TURBO
 
 OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
 SLOW_STEPS = 8
 """Of an epoch's end, in which the slow training loop is slow."""
-IDLE_SHARE = 0.3
-"""Of one CPU: the contestants' processes together are idle below this. Ray's and a dozen loaders' take half of it."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What a turn showed: samples a second, CPU milliseconds a sample of all processes and of the training process
-    alone, and the seconds in which a batch that lay ready was handed over.
-    """
-
-    rate: float
-    cpu_ms: float
-    trainer_cpu_ms: float
-    hand_over: float
 
 
 @dataclass(frozen=True)
@@ -58,53 +43,6 @@ class Start:
     step: list[float]
     boundaries: list[float]
     slow_boundaries: list[float]
-
-
-def cpu_seconds() -> tuple[float, float]:
-    """CPU of this process and all below it, those that have ended included, and of this process alone."""
-    mine = psutil.Process().cpu_times()
-    below = 0.0
-    for child in psutil.Process().children(recursive=True):
-        try:
-            below += sum(
-                child.cpu_times()[:4]
-            )  # its own, and that of its children which it has seen end
-        except psutil.NoSuchProcess:
-            continue
-    return sum(mine[:4]) + below, sum(mine[:2])
-
-
-def wait_until_idle(most: float = 10.0, slice_: float = 0.2) -> None:
-    """Return once the processes of all contestants do nothing, or after `most` seconds."""
-    deadline = time.monotonic() + most
-    before = cpu_seconds()[0]
-    while time.monotonic() < deadline:
-        time.sleep(slice_)
-        now = cpu_seconds()[0]
-        if now - before < IDLE_SHARE * slice_:
-            return
-        before = now
-
-
-def take_turn(contestant: Contestant, batch: int, batches: int, drain: int) -> Turn:
-    """One turn: `drain` batches that may have been made in advance, then `batches` that are timed."""
-    wait_until_idle()
-    begun = time.perf_counter()
-    contestant.take()
-    hand_over = time.perf_counter() - begun
-    contestant.take(drain - 1)
-    cpu, mine = cpu_seconds()
-    begun = time.perf_counter()
-    contestant.take(batches)
-    seconds = time.perf_counter() - begun
-    cpu_after, mine_after = cpu_seconds()
-    samples = batches * batch
-    return Turn(
-        samples / seconds,
-        1e3 * (cpu_after - cpu) / samples,
-        1e3 * (mine_after - mine) / samples,
-        hand_over,
-    )
 
 
 def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> Start:
@@ -126,12 +64,6 @@ def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> 
         if contestant.take():
             slow.append(time.perf_counter() - asked)
     return Start(cold, step, boundaries, slow)
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, quartiles and extremes."""
-    low, q1, median, q3, high = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
-    return {"median": median, "q1": q1, "q3": q3, "min": low, "max": high}
 
 
 def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[str, Any]:

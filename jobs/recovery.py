@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-from bench_rows import positive
 from ray.cluster_utils import Cluster
 
 import rayingest as ri
@@ -54,7 +53,7 @@ def cluster_of(nodes: int, cpus: int) -> Iterator[tuple[Cluster, list[Any]]]:
         made = [
             cluster.add_node(num_cpus=cpus, object_store_memory=100 << 20) for _ in range(nodes)
         ]
-        paths = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}
+        paths = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=paths)
         yield cluster, made
     finally:
@@ -133,11 +132,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=positive, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--stretch", type=float, default=2.0, help="seconds over which the rate is taken"
     )
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats: must be 1 or more, is {options.repeats}")
     within = True
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
         table = pa.table(

@@ -3,7 +3,7 @@
 Owns the data and how each loader is set up: two workers each, shuffled, the same columns in every batch. The torch
 DataLoaders have the whole table in memory beforehand, which is as fast as they get; rayingest, Hugging Face and Ray
 Data read the files in every epoch. MosaicML Streaming and LitData read copies of the tokens in formats of their own
-(`peer_formats.py`).
+(`format_loaders.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from peer_child import LITDATA, MOSAIC, Child
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from torch.utils.data import Dataset as TorchDataset
 
 import rayingest as ri
+from benchmarks.child import LITDATA, MOSAIC, Child
 
 SEED = 17
 TOKENS, COLUMNS = 2048, 16
@@ -170,7 +170,7 @@ class RayDataEpochs:
 
 def elsewhere(table: Table, workers: int, name: str, maker: str) -> Child:
     """A loader of the other environment, which has no Parquet: it gets the tokens as files of arrays."""
-    return Child(name, ("peer_formats", maker), token_arrays(table), workers)
+    return Child(name, ("benchmarks.format_loaders", maker), token_arrays(table), workers)
 
 
 def token_arrays(table: Table) -> list[Path]:

@@ -1,6 +1,6 @@
 """More nodes and more ranks: does the throughput grow with the workers? On one machine, with decodes that sleep.
 
-    python jobs/bench_nodes.py --json row.jsonl
+    python -m benchmarks.nodes --json row.jsonl
 
 Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter; blocks, chunks and
 batches are real. Nodes: one rank, two decoders on each of 1, 2 and 4 nodes. Ranks: 1 and 16 threads, a loader with one
@@ -22,10 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bench_rows import append_row, origin, row_file
-from recovery import BATCH, cluster_of, sleep
 
 import rayingest as ri
+from benchmarks.rows import append_row, origin, row_file
+from jobs.recovery import BATCH, cluster_of, sleep
 
 SAMPLE_SECONDS, ROWS, DECODERS = 0.02, 200_000, 2
 """As `recovery.sleep` has it; decoders a node."""

@@ -1,7 +1,7 @@
 """Searches for tars that our reader takes wrongly, steered by which code they reach, until told to stop.
 
     pip install atheris
-    python jobs/fuzz_tar.py --minutes 10
+    python -m benchmarks.fuzz_tar --minutes 10
 
 What is searched for is what `tests/formats/test_tar_fuzz.py` holds: a file is read exactly as the standard library
 reads it, or refused with a DataError that names the offset; no other error, no endless loop (30 s), no more than
@@ -16,8 +16,6 @@ import tempfile
 from pathlib import Path
 from random import Random
 from types import ModuleType
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 _SEEDS = 30
 _SCRATCH = Path("/dev/shm")  # noqa: S108 (a folder of our own in it: files there are memory)

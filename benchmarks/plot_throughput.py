@@ -1,6 +1,6 @@
-"""Draws rows of `bench_peers.py` into one picture: each loader's rate to the DataLoader's of the same round.
+"""Draws rows of `throughput.py` into one picture: each loader's rate to the DataLoader's of the same round.
 
-    python jobs/plot_peers.py rows.jsonl docs/peers.svg
+    python -m benchmarks.plot_throughput rows.jsonl docs/peers.svg
 
 Bars are medians, whiskers the middle half, on a scale of powers of two; the last row of each case counts. Rows of
 turns that were too short are left out, and named.
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_rows import read_rows
-from drawing import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
+from benchmarks.rows import read_rows
+from benchmarks.svg import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
 
 LEFT, WIDTH, BAR, GAP = 190, 560, 16, 34
 SCALE = Scale(1 / 32, 32, LEFT, LEFT + WIDTH)

@@ -1,12 +1,12 @@
 """Steady throughput from storage with a delay on every request, beside that from a local disk; of other loaders too.
 
-    python jobs/bench_storage.py --delay-ms 0 20 100
+    python -m benchmarks.storage --delay-ms 0 20 100
     make bench-env
-    .venv-peers/bin/python jobs/bench_storage.py --peers --rounds 2 --json runs/bench/storage.jsonl
+    .venv-peers/bin/python -m benchmarks.storage --peers --rounds 2 --json runs/bench/storage.jsonl
 
 The same shards, work and number of workers, from local files and from a web server of its own process that waits before
-each answer (`slow_files.py`). Each loader (`peer_storage.py`) is compared with itself: what counts is the share of its
-own local rate that it keeps. Turns are taken one at a time: those of a loader at all places come after each other, in
+each answer (`jobs/slow_files.py`). Each loader (`storage_loaders.py`) is compared with itself: what counts is the share
+of its own local rate that it keeps. Turns are taken one at a time: those of a loader at all places come after each other, in
 every other round the other way around, and each begins anew, when all others are idle.
 
 A rate is of little use on a machine with other work, which makes sleeps longer in one turn than in another. So every
@@ -43,13 +43,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from bench_loader import spread, wait_until_idle
-from bench_rows import ROOT, append_row, origin, positive, row_file
-from peer_storage import PEERS, PRELOAD, Far, Work, our_loader, worked
-from slow_files import served, write_shards
 from tqdm import tqdm
 
 import rayingest as ri
+from benchmarks.rows import ROOT, append_row, origin, positive, row_file
+from benchmarks.storage_loaders import PEERS, PRELOAD, Far, Work, our_loader, worked
+from benchmarks.turns import spread, wait_until_idle
+from jobs.slow_files import served, write_shards
 
 OURS, LOCAL = "rayingest", "local"
 DISTRIBUTIONS = ("webdataset", "datasets", "fsspec", "aiohttp")
@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 )
                 for place, where in at.items()
             }
-            env = {"env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'jobs'}"}}
+            env = {"env_vars": {"PYTHONPATH": str(ROOT)}}
             cpus = 2 * args.workers + 1  # our decoders wait while Ray Data's turn is
             ray.init(
                 "local",

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.jobs import job
+from benchmarks import storage, storage_loaders
+from jobs import slow_files
+
+
 
 
 def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
     """Through the server, by ranges and whole, after its delay; each sample of each shard, read by its place."""
-    files, storage = job("slow_files"), job("peer_storage")
-    names = files.write_shards(tmp_path, shards=2, samples=3, nbytes=700)
+    names = slow_files.write_shards(tmp_path, shards=2, samples=3, nbytes=700)
     shard = (tmp_path / names[1]).read_bytes()
-    with files.served(tmp_path) as address:
+    with slow_files.served(tmp_path) as address:
         http = fsspec.filesystem("http")
         begun = time.monotonic()
         assert http.cat_file(f"{address}/100/{names[0]}") == shard
@@ -28,38 +30,36 @@ def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
         assert not http.exists(f"{address}/0/missing.tar")
         for where in (tmp_path, f"{address}/0"):
             urls = tuple(f"{where}/{name}" for name in names)
-            far = storage.Far(urls, tmp_path / names[0], len, batch=2, workers=1)
-            samples = storage.Ranges(far)
+            far = storage_loaders.Far(urls, tmp_path / names[0], len, batch=2, workers=1)
+            samples = storage_loaders.Ranges(far)
             assert [samples[number] for number in range(len(samples))] == 6 * [700]
 
 
 def test_a_turn_far_away_ends_in_time() -> None:
     """It is so many batches, or as many as come in so many seconds, a whole round of the workers at least."""
-    bench = job("bench_storage")
     forms = [
         {"seconds": torch.tensor([0.5, 1.0]), "__index__": torch.arange(2)},
         (np.array([0.5, 1.0]),),
     ]
-    for most, expected in ((60.0, bench.Stretch(6, 3, 9.0)), (1.0, bench.Stretch(2, 1, 3.0))):
+    for most, expected in ((60.0, storage.Stretch(6, 3, 9.0)), (1.0, storage.Stretch(2, 1, 3.0))):
         clock = iter(range(100)).__next__
-        assert bench.take(iter(5 * forms), 6, at_once=2, most=most, clock=clock) == expected
+        assert storage.take(iter(5 * forms), 6, at_once=2, most=most, clock=clock) == expected
 
 
 def test_what_is_kept_far_away_is_of_the_same_round() -> None:
     """Each contestant is compared with itself nearby, in turns that go there and back."""
-    bench = job("bench_storage")
-    order = [place for _, _, place in bench.in_turn(2, ["one"], ["local", "20 ms"])]
+    order = [place for _, _, place in storage.in_turn(2, ["one"], ["local", "20 ms"])]
     assert order == ["local", "20 ms", "20 ms", "local"]
     near, far = ((100.0, 0.8), (200.0, 0.9), (100.0, 0.8)), ((90.0, 0.8), (190.0, 0.9), (80.0, 0.6))
     turns = {
-        place: [bench.Turn(*turn, {}) for turn in some]
+        place: [storage.Turn(*turn, {}) for turn in some]
         for place, some in (("local", near), ("20 ms", far))
     }
-    figures = bench.summarise({"one": turns})
+    figures = storage.summarise({"one": turns})
     assert figures["one"]["20 ms"]["kept"]["median"] == pytest.approx(0.9)
     assert figures["one"]["local"]["kept_busy"]["min"] == 1
-    assert "0.900 (0.800 to 0.950)" in bench.report(figures)
-    assert "1.000 (0.750 to 1.000)" in bench.report(figures)
-    assert "TOO SHORT" not in bench.report(figures)
-    ahead = bench.summarise({"one": {"local": [bench.Turn(9e6, 5.0, {})]}})
-    assert "TOO SHORT" in bench.report(ahead)
+    assert "0.900 (0.800 to 0.950)" in storage.report(figures)
+    assert "1.000 (0.750 to 1.000)" in storage.report(figures)
+    assert "TOO SHORT" not in storage.report(figures)
+    ahead = storage.summarise({"one": {"local": [storage.Turn(9e6, 5.0, {})]}})
+    assert "TOO SHORT" in storage.report(ahead)

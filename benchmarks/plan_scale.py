@@ -1,6 +1,6 @@
 """What planning costs at 10^6 blocks and 10^9 samples, in the process of one rank.
 
-    python jobs/plan_scale.py
+    python -m benchmarks.plan_scale
 
 For each world size, in CPU time: seconds until the first step of an epoch is planned (order, block permutation, first
 windows) and milliseconds a step after that, windows changing as they do; and how much memory stays.
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from bench_rows import positive
 from tqdm import tqdm
 
+from benchmarks.rows import positive
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner

@@ -1,6 +1,6 @@
 """A contestant in an environment of its own, in a process that takes batches when it is told to.
 
-    .venv-formats/bin/python jobs/peer_child.py peer_formats litdata_images FILE... --workers 2
+    .venv-formats/bin/python -m benchmarks.child benchmarks.format_loaders litdata_images FILE... --workers 2
 
 For loaders whose requirements contradict those of the others. `Child` stands for it among the contestants: it writes
 how many batches to take, one number a line, and reads a line when they have been taken. Only that goes through the
@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from bench_contestants import Contestant
+from benchmarks.contestants import Contestant
 
 LITDATA, MOSAIC = "LitData", "MosaicML Streaming"
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,11 +30,18 @@ CLOSING_SECONDS = 30
 
 
 class Child:
-    """A contestant that runs elsewhere. `at`: a module of `jobs/`, and the name in it that makes a loader of files."""
+    """A contestant that runs elsewhere. `at`: a module, and the name in it that makes a loader of files."""
 
     def __init__(self, name: str, at: tuple[str, str], files: Iterable[Path], workers: int) -> None:
         self.name = name
-        command = [str(python()), __file__, *at, *map(str, files), f"--workers={workers}"]
+        command = [
+            str(python()),
+            "-m",
+            "benchmarks.child",
+            *at,
+            *map(str, files),
+            f"--workers={workers}",
+        ]
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),

@@ -1,6 +1,6 @@
 """How much of padded batches is padding, with buckets and without, on lengths with a long tail.
 
-    python jobs/bench_padding.py [--samples 200000] [--window 8192] [--batch 256] [--ranks 8]
+    python -m benchmarks.padding [--samples 200000] [--window 8192] [--batch 256] [--ranks 8]
 
 Nothing is read: lengths are drawn (log-normal, median 150, sigma 1, at most 8,192), and the planner is asked for an
 epoch. A rank's batch is padded to its longest sample.
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,14 +34,14 @@ from rayingest.plan.order.planner import Planner
 BLOCK = 256
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a row for each number of lanes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--window", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=8)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     data = uniform(args.samples // BLOCK)
     lengths = (
         np.random.default_rng(0)

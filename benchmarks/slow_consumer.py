@@ -1,6 +1,6 @@
 """A consumer that is slower than any loader: what do rayingest and Ray Data keep in Ray's object store meanwhile?
 
-    python jobs/bench_slow_consumer.py --json runs/bench/slow_consumer.jsonl
+    python -m benchmarks.slow_consumer --json runs/bench/slow_consumer.jsonl
 
 The same pictures and transform, two workers, a thousand samples mixed together, of up to eight shards; a store of 300
 MB, batches of 9.6 MB, half a second for each. One after the other, each in a process and a cluster of its own. The
@@ -25,22 +25,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import peer_images
 import ray
-from bench_contestants import Contestant
-from bench_rows import ROOT, append_row, origin, positive, row_file
-from store_watch import StoreWatch
 from tqdm import tqdm
 
+from benchmarks import image_loaders
+from benchmarks.contestants import Contestant
+from benchmarks.rows import ROOT, append_row, origin, positive, row_file
+from jobs.store_watch import StoreWatch
 from rayingest.execute.cluster.node_info import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
 
 OURS = "rayingest"
 MAKERS = {
-    OURS: partial(peer_images.ours, window=1024, lanes=8),
-    "Ray Data": peer_images.RayDataEpochs,
+    OURS: partial(image_loaders.ours, window=1024, lanes=8),
+    "Ray Data": image_loaders.RayDataEpochs,
 }
 MB = 1_000_000
-BATCH_BYTES = peer_images.BATCH * math.prod(peer_images.SHAPE)
+BATCH_BYTES = image_loaders.BATCH * math.prod(image_loaders.SHAPE)
 
 
 def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
     os.environ.setdefault(
         FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS)
     )  # as in clusters that rayingest starts
-    data = peer_images.corpus(args.folder)
+    data = image_loaders.corpus(args.folder)
     ray.init(
         "local",
         num_cpus=4,
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     described = origin()
     figures: dict[str, dict[str, Any]] = {}
     for name in MAKERS:
-        command = [sys.executable, __file__, *arguments, "--one", name]
+        command = [sys.executable, "-m", "benchmarks.slow_consumer", *arguments, "--one", name]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, check=False
         )  # one that was stuck ends as it may

@@ -1,7 +1,7 @@
 """How full packed rows and token budgets are beside plain batches, and tokens a second from JSON Lines to packed rows.
 
-    python jobs/bench_packing.py plan [--samples 1000000] [--window 8192]
-    python jobs/bench_packing.py speed [--megabytes 60] [--workers 2] [--rounds 7] [--batches 60]
+    python -m benchmarks.packing plan [--samples 1000000] [--window 8192]
+    python -m benchmarks.packing speed [--megabytes 60] [--workers 2] [--rounds 7] [--batches 60]
 
 `plan` reads nothing: lengths are drawn (log-normal, median 150, sigma 1, at most the row or budget), and the planner
 is asked. `speed` writes documents of such lengths as JSON Lines, and has rayingest and a DataLoader over an
@@ -29,18 +29,18 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
-from bench_padding import uniform
-from bench_rows import positive
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import rayingest as ri
+from benchmarks.padding import uniform
+from benchmarks.rows import positive
+from benchmarks.turns import cpu_seconds
 from rayingest.plan.order.bins import Grouping
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.packed import GroupedPlanner
@@ -209,20 +209,14 @@ def turn(stream: Iterator[Any], batches: int) -> tuple[float, float]:
         batch = next(stream)
     assert batch["tokens"].shape == (ROWS, LENGTH)
     assert batch["tokens"].dtype == torch.int32
-    before, begun = cpu_seconds(), time.perf_counter()
+    before, begun = cpu_seconds()[0], time.perf_counter()
     for _ in range(batches):
         next(stream)
     tokens = batches * ROWS * LENGTH
-    return tokens / (time.perf_counter() - begun), (cpu_seconds() - before) / (tokens / 1e6)
+    return tokens / (time.perf_counter() - begun), (cpu_seconds()[0] - before) / (tokens / 1e6)
 
 
-def cpu_seconds() -> float:
-    """Of this process and all below it."""
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return sum(sum(process.cpu_times()[:2]) for process in processes if process.is_running())
-
-
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -233,7 +227,7 @@ def main() -> None:
     of_speed.add_argument("--workers", type=positive, default=2)
     of_speed.add_argument("--rounds", type=positive, default=7)
     of_speed.add_argument("--batches", type=positive, default=60)
-    options = vars(parser.parse_args())
+    options = vars(parser.parse_args(argv))
     {"plan": plan, "speed": speed}[options.pop("command")](**options)
 
 

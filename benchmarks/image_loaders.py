@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_contestants import SEED, TarImages, our_loader, picture
-from bench_corpus import Corpus, make_corpus
-from peer_child import LITDATA, MOSAIC, Child
 from torch.utils.data import DataLoader
+
+from benchmarks.child import LITDATA, MOSAIC, Child
+from benchmarks.contestants import SEED, TarImages, our_loader, picture
+from benchmarks.corpus import Corpus, make_corpus
 
 BATCH, SHAPE = 64, (3, 224, 224)
 PASSES = 3
@@ -26,7 +27,7 @@ BUFFER = 1000
 
 
 def corpus(folder: Path) -> Corpus:
-    """The pictures of `bench_loader.py`."""
+    """The pictures of `jobs/bench_loader.py`."""
     return make_corpus(folder, 4096, 8)
 
 
@@ -239,10 +240,10 @@ FORKED: dict[str, Callable[[Corpus, int], Any]] = {
     "Grain, tuned": partial(GrainEpochs, tuned=True),
     "SPDL": SpdlEpochs,
     LITDATA: lambda data, workers: Child(
-        LITDATA, ("peer_formats", "litdata_images"), data.shards, workers
+        LITDATA, ("benchmarks.format_loaders", "litdata_images"), data.shards, workers
     ),
     MOSAIC: lambda data, workers: Child(
-        MOSAIC, ("peer_formats", "mosaic_images"), data.shards, workers
+        MOSAIC, ("benchmarks.format_loaders", "mosaic_images"), data.shards, workers
     ),
 }
 """Those with processes or threads of their own."""

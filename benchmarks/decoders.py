@@ -1,6 +1,6 @@
 """One photograph at a time: JPEG bytes to a RandomResizedCrop(224) with flips, by each decode path and its rivals.
 
-    python jobs/bench_images.py --json runs/bench/images.jsonl
+    python -m benchmarks.decoders --json runs/bench/images.jsonl
 
 All paths take turns on each picture, in an order that rotates, in one process and thread, and get the same crop. What
 counts is CPU time, which other programs disturb least, as the ratio Pillow / path of one picture: median and quartiles
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import simplejpeg
 import torch
-from bench_corpus import picture
-from bench_loader import spread
-from bench_rows import append_row, origin, positive, row_file
 from PIL import Image
 from tqdm import tqdm
 
 import rayingest as ri
+from benchmarks.corpus import picture
+from benchmarks.rows import append_row, origin, positive, row_file
+from benchmarks.turns import spread
 
 SIDE = 224
 CROP, FLIP = ri.images.RandomResizedCrop(SIDE), ri.images.RandomHorizontalFlip()

@@ -3,7 +3,7 @@
 Owns copies of the data, written once by each library's own writer, and how each is set up: as its docs advise, with
 its own loader, whose workers stay. Pictures are JPEGs as they are and labels, decoded by a subclass or a function;
 tokens are arrays, or LitData's own stream of them. Both libraries are in `.venv-formats`, and run there
-(`peer_child.py`).
+(`child.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_contestants import SEED, picture
+
+from benchmarks.contestants import SEED, picture
 
 IMAGES, ROWS, TOKENS = 64, 16, 2048
 """Images of a batch; rows of a batch of tokens, and tokens of a row."""
@@ -25,8 +26,9 @@ Files = tuple[Path, ...]
 
 def mosaic_images(shards: Files, workers: int) -> Any:
     """MosaicML Streaming: shards of 32 MB, its default shuffle."""
-    import torchvision_stand_in  # noqa: F401
     from streaming import StreamingDataLoader, StreamingDataset
+
+    from benchmarks import torchvision_stub  # noqa: F401
 
     class Pictures(StreamingDataset):
         def __getitem__(self, index: Any) -> tuple[np.ndarray, int]:
@@ -41,8 +43,9 @@ def mosaic_images(shards: Files, workers: int) -> Any:
 
 def mosaic_tokens(arrays: Files, workers: int) -> Any:
     """The same of rows of tokens: a column of arrays, whose shape and type the format knows."""
-    import torchvision_stand_in  # noqa: F401
     from streaming import StreamingDataLoader, StreamingDataset
+
+    from benchmarks import torchvision_stub  # noqa: F401
 
     rows = ({"tokens": row} for row in token_rows(arrays))
     folder = _mosaic_shards(arrays, {"tokens": f"ndarray:int32:{TOKENS}"}, rows)

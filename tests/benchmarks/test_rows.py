@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import job
+from benchmarks import plot_throughput, rows, throughput
+
+
 
 
 def test_turns_too_short_are_told_and_not_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before and after the figures, and the row that counts is the last of those that are long enough."""
-    bench, rows, plot = job("bench_peers"), job("bench_rows"), job("plot_peers")
-    usual = bench.CASES["images"]
-    assert bench.too_short(usual, usual) == ""
+    usual = throughput.CASES["images"]
+    assert throughput.too_short(usual, usual) == ""
     for less in ({"drain": usual.drain - 1}, {"batches": usual.batches - 1}):
-        warning = bench.too_short(dataclasses.replace(usual, **less), usual)
+        warning = throughput.too_short(dataclasses.replace(usual, **less), usual)
         assert "made in advance" in warning
-    printed = bench.report("images", {}, warning).splitlines()
+    printed = throughput.report("images", {}, warning).splitlines()
     assert [printed[0], printed[-1], len(printed)] == [warning, warning, 3]
     file, picture = tmp_path / "rows.jsonl", tmp_path / "peers.svg"
     row = {"time": "noon", "case": "images", "contestants": {}}
     rows.append_row(file, {**row, "short": True})
     with pytest.raises(SystemExit):
-        plot.main([str(file), str(picture)])
+        plot_throughput.main([str(file), str(picture)])
     rows.append_row(file, row)
     capsys.readouterr()
-    plot.main([str(file), str(picture)])
+    plot_throughput.main([str(file), str(picture)])
     assert capsys.readouterr().out == "left out: images of noon, whose turns were too short\n"
     assert picture.exists()
 
@@ -38,14 +40,14 @@ def test_turns_too_short_are_told_and_not_drawn(
     ("name", "arguments", "said"),
     [
         (
-            "bench_peers",
+            "throughput",
             ["tokens", "--only", "Grain, tuned"],
             "tokens has no loader Grain, tuned, only DataLoader / ",
         ),
-        ("bench_peers", ["--rounds", "0"], "--rounds: must be 1 or more, is 0"),
-        ("bench_peers", ["--json", "{folder}"], "cannot be written"),
-        ("bench_first_batch", ["--json", "{folder}/file/row.jsonl"], "--json: no folder for"),
-        ("bench_images", ["--pictures", "0", "--big", "0"], "no picture"),
+        ("throughput", ["--rounds", "0"], "--rounds: must be 1 or more, is 0"),
+        ("throughput", ["--json", "{folder}"], "cannot be written"),
+        ("first_batch", ["--json", "{folder}/file/row.jsonl"], "--json: no folder for"),
+        ("decoders", ["--pictures", "0", "--big", "0"], "no picture"),
     ],
 )
 def test_a_command_that_can_give_nothing_is_told_before_the_work(
@@ -54,13 +56,12 @@ def test_a_command_that_can_give_nothing_is_told_before_the_work(
     """In one line of the command line's own."""
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match="2"):
-        job(name).main([argument.format(folder=tmp_path) for argument in arguments])
+        importlib.import_module(f"benchmarks.{name}").main([argument.format(folder=tmp_path) for argument in arguments])
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_rows_are_appended_where_they_are_wanted(tmp_path: Path) -> None:
     """The folder is made; what is not there, or no row, is told by name, and so is what is not installed."""
-    rows = job("bench_rows")
     path = rows.row_file(str(tmp_path / "new" / "folder" / "rows.jsonl"))
     with pytest.raises(SystemExit, match=r"no rows of JSON in .*rows\.jsonl: .*No such file"):
         rows.read_rows(path)

@@ -1,6 +1,6 @@
 """One hand-over, from decoded chunks to a batch in its slot, beside its memcpy: idle, and beside a loop in Python.
 
-    python jobs/bench_handover.py --json row.jsonl
+    python -m benchmarks.handover --json row.jsonl
 
 The feeder's own code, on a thread as there, puts chunks of uint8 images and labels together; what a memcpy of as many
 bytes takes on the same thread is measured in turn with it. The target is 1.3 times that and 1 ms a chunk, as medians.
@@ -13,13 +13,13 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from bench_loader import spread
-from bench_rows import append_row, origin, positive, row_file
 
+from benchmarks.rows import append_row, origin, positive, row_file
+from benchmarks.turns import spread
 from rayingest.trainer.slots import SlotPool
 from rayingest.transforms.collate import assemble
 
@@ -69,7 +69,7 @@ def timed(calls: dict[str, Callable[[], Any]], repeats: int, busy: bool) -> dict
     return seconds
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument(
         "--json", type=row_file, help="append the results to this file, one line a run"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     described = origin()
     pool = SlotPool()
     nbytes = BATCH * int(np.prod(SHAPE))

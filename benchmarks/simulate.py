@@ -1,6 +1,6 @@
 """A rank among thousands: the real planner and dispatch in simulated time; workers, storage and loop are made up.
 
-    python jobs/simulate.py --json runs/simulation.jsonl
+    python -m benchmarks.simulate --json runs/simulation.jsonl
 
 Ranks do not talk to each other, so one of them, in the middle, stands for all; blocks that others read too are counted.
 A read takes a fixed latency and its bytes over a bandwidth, a decode a fixed time a row; a share of both takes ten
@@ -16,20 +16,15 @@ import heapq
 import itertools
 import math
 import random
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bench_rows import append_row, positive, row_file
-from plan_scale import made_up
-
+from benchmarks.plan_scale import made_up
+from benchmarks.rows import append_row, positive, row_file
 from rayingest.execute.cluster.reader import THREADS
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.dispatch import Dispatch, Limits

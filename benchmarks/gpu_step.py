@@ -1,6 +1,6 @@
 """A training step fed by rayingest beside the same step on data that is on the device already. Is the copy hidden?
 
-    python jobs/bench_gpu.py --json row.jsonl
+    python -m benchmarks.gpu_step --json row.jsonl
 
 Needs PyTorch and NumPy, neither Ray nor a cluster: batches of uint8 images lie in a file, a thread copies each into a
 page-locked slot, as the feeder does, and the loader's own code takes it to the device. The contestants take turns at

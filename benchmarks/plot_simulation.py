@@ -1,8 +1,8 @@
 """Draws figures of `simulate.py`: what one rank of so many costs, of small samples and of large ones.
 
-    python jobs/simulate.py --sample-bytes 2000 --row-bytes 8192 --json simulation.jsonl
-    python jobs/simulate.py --json simulation.jsonl
-    python jobs/plot_simulation.py simulation.jsonl docs/simulation.svg
+    python -m benchmarks.simulate --sample-bytes 2000 --row-bytes 8192 --json simulation.jsonl
+    python -m benchmarks.simulate --json simulation.jsonl
+    python -m benchmarks.plot_simulation simulation.jsonl docs/simulation.svg
 
 A panel for each figure, a line for each size of samples, over the number of ranks; without stragglers. Both axes are
 logarithmic. The last figures of each world count.
@@ -11,11 +11,12 @@ logarithmic. The last figures of each world count.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_rows import read_rows
-from drawing import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
+from benchmarks.rows import read_rows
+from benchmarks.svg import GRID, OTHERS, OURS, WORDS, Scale, lines, page, text
 
 PANELS = {
     "planner and dispatch, ms of CPU a step": (
@@ -85,14 +86,14 @@ def _axes(across: Scale, up: Scale, ranks: list[int]) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("rows", type=Path)
     parser.add_argument("picture", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     options.picture.write_text(draw(read_rows(options.rows)))
 
 

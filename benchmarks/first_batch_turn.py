@@ -1,8 +1,8 @@
 """A contestant in a fresh process: how long its first batch takes, and which samples it gives.
 
-    .venv-peers/bin/python jobs/peer_turn.py WebDataset start FOLDER SHARD... --workers 2
+    .venv-peers/bin/python -m benchmarks.first_batch_turn WebDataset start FOLDER SHARD... --workers 2
 
-Owns who is compared by `bench_first_batch.py`, in which environment each runs, and what is timed. The clock starts
+Owns who is compared by `first_batch.py`, in which environment each runs, and what is timed. The clock starts
 with the making of the loader: its library is imported by then, random numbers are seeded, offsets of the pictures are
 looked up, and Ray runs, as in a job on a cluster. `start` takes an epoch and the first batch of the next, and leaves a
 state of 90 % of the epoch; `resume` begins there and takes what is left. One whose library has no state takes 90 %
@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peer_formats as formats
-import peer_images as images
 import torch
-from bench_contestants import SEED, look_up
-from bench_corpus import Corpus
+
+from benchmarks import format_loaders as formats
+from benchmarks import image_loaders as images
+from benchmarks.contestants import SEED, look_up
+from benchmarks.corpus import Corpus
 
 SHARE = 0.9
 """Of an epoch, after which a state is taken."""
@@ -67,7 +68,7 @@ PEERS = {
     ),
     images.MOSAIC: Peer(
         lambda data, workers: formats.mosaic_images(data.shards, workers),
-        ("torchvision_stand_in", "streaming"),
+        ("benchmarks.torchvision_stub", "streaming"),
         elsewhere=True,
     ),
     OURS: Peer(images.ours, ("rayingest",), on_ray=True),
@@ -156,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     steps = len(look_up(corpus.shards)[0]) // images.BATCH
     if peer.on_ray:
         import ray
-        from bench_loader import wait_until_idle
+
+        from benchmarks.turns import wait_until_idle
 
         ray.init(
             "local", num_cpus=args.workers + 2, object_store_memory=2 << 30, include_dashboard=False

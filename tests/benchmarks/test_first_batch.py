@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import job
+from benchmarks import first_batch, first_batch_turn
+
+
 
 
 class Counted:
@@ -48,21 +50,20 @@ class Exhausted(Kept):
 )
 def test_a_resume_follows_a_start(tmp_path: Path, loader: Any, by: str, lost: int) -> None:
     """By a state or by dropping; a start goes on to the second epoch, and a resume to the end of the first."""
-    turn, bench = job("peer_turn"), job("bench_first_batch")
-    assert turn.prepare(loader, 20, tmp_path) == {}
-    start = turn.start(loader, 20, tmp_path)
+    assert first_batch_turn.prepare(loader, 20, tmp_path) == {}
+    start = first_batch_turn.start(loader, 20, tmp_path)
     assert [len(start["seconds"]), start["labels"][0], start["labels"][-1]] == [21, [0, 1], [0, 1]]
-    resume = turn.resume(loader, 20, tmp_path)
+    resume = first_batch_turn.resume(loader, 20, tmp_path)
     assert resume["by"] == by
     assert resume["labels"] == ([] if lost else [[36, 37], [38, 39]])
-    figures = bench.summarise({"counted": [(start, resume)] * 2})
+    figures = first_batch.summarise({"counted": [(start, resume)] * 2})
     assert figures["counted"]["lost"] == lost
-    assert ("4 lost, 0 again" if lost else "identical") in bench.report(figures)
+    assert ("4 lost, 0 again" if lost else "identical") in first_batch.report(figures)
 
 
 def test_what_follows_a_resume_is_compared_sample_by_sample() -> None:
     """Samples that are left out, samples that come again, and the same in another order."""
-    compare = job("bench_first_batch").compare
+    compare = first_batch.compare
     whole = [[2 * step, 2 * step + 1] for step in range(20)]
     assert compare(whole, [[36, 37], [38, 39]]) == {"identical": True, "lost": 0, "again": 0}
     assert compare(whole, [[38, 37], [36, 39]]) == {"identical": False, "lost": 0, "again": 0}

@@ -1,11 +1,11 @@
 """Throughput of rayingest beside other loaders: images in tars, packed tokens and tables in Parquet; two workers each.
 
     make bench-env
-    .venv-peers/bin/python jobs/bench_peers.py images tokens tabular --json runs/bench/peers.jsonl
+    .venv-peers/bin/python -m benchmarks.throughput images tokens tabular --json runs/bench/peers.jsonl
 
 In a round each contestant has a turn while the others lie idle; every figure is a ratio to the DataLoader of the same
 round. A turn begins when all are idle. Most are mid-epoch then, with a few batches ready: some batches are not timed,
-more than were made in advance, and those after them are, as in `bench_loader.py`. That says nothing of a loader that
+more than were made in advance, and those after them are, as in `turns.py`. That says nothing of a loader that
 makes as much as it can while nobody asks (`WHOLE`): its turn is a whole epoch, from asking for an iterator to the last
 batch, begun with nothing made. What it takes to begin is part of that, so its epochs have every shard several times.
 """
@@ -21,21 +21,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import peer_images as images
-import peer_tables as tables
 import ray
-from bench_contestants import Contestant
-from bench_loader import Turn, cpu_seconds, spread, take_turn, wait_until_idle
-from bench_rows import ROOT, append_row, origin, positive, row_file
-from peer_child import LITDATA, MOSAIC, Child, versions
 from tqdm import tqdm
+
+from benchmarks import image_loaders as images
+from benchmarks import table_loaders as tables
+from benchmarks.child import LITDATA, MOSAIC, Child, versions
+from benchmarks.contestants import Contestant
+from benchmarks.rows import ROOT, append_row, origin, positive, row_file
+from benchmarks.turns import Turn, cpu_seconds, spread, take_turn, wait_until_idle
 
 PEER = "DataLoader"
 WHOLE = {"Ray Data", "Grain, defaults"}
 """Those whose turns are whole epochs."""
 DISTRIBUTIONS = ("torchdata", "datasets", "webdataset", "grain", "spdl", "pyarrow")
 ELSEWHERE = ("mosaicml-streaming", "litdata")
-"""Distributions of the other environment (`peer_child.py`)."""
+"""Distributions of the other environment (`child.py`)."""
 Makers = Mapping[str, Callable[[Any, int], Any]]
 
 

@@ -1,6 +1,6 @@
 """What metrics cost: CPU time of the training process a batch, with them and without, in turns on one loader.
 
-    python jobs/bench_metrics.py
+    python -m benchmarks.metrics
 
 Then what a look costs where all figures have grown, as they do in training, with the work of one node and of many, and
 the share of a CPU that comes to. Exit status 1 where looking and counting take more than `MOST` of a CPU.

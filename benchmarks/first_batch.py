@@ -1,11 +1,11 @@
 """First batches of rayingest and other loaders: cold, of the second epoch, and after a resume at 90 % of an epoch.
 
     make bench-env
-    .venv-peers/bin/python jobs/bench_first_batch.py --rounds 3 --json row.jsonl
+    .venv-peers/bin/python -m benchmarks.first_batch --rounds 3 --json row.jsonl
 
-The pictures, transform and loaders of `bench_peers.py`, two workers each. In a round each contestant has a turn, of two
-fresh processes (`peer_turn.py`): one starts and goes on to the second epoch's first batch, the other resumes where the
-first left a state. What follows is compared with what came in the first, sample by sample. A loader without a state
+The pictures, transform and loaders of `throughput.py`, two workers each. In a round each contestant has a turn, of two
+fresh processes (`first_batch_turn.py`): one starts and goes on to the second epoch's first batch,
+the other resumes where the first left a state. What follows is compared with what came in the first, sample by sample. A loader without a state
 takes 90 % of an epoch again, in a time that grows with the epoch; these have few steps.
 
 What is kept beside the data (indexes, copies in formats of their own) is there beforehand. Exits with 1 where what
@@ -27,12 +27,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bench_corpus import Corpus, make_corpus
-from bench_loader import spread
-from bench_rows import ROOT, append_row, origin, positive, row_file
-from peer_child import python
-from peer_turn import OURS, PEERS, place
 from tqdm import tqdm
+
+from benchmarks.child import python
+from benchmarks.corpus import Corpus, make_corpus
+from benchmarks.first_batch_turn import OURS, PEERS, place
+from benchmarks.rows import ROOT, append_row, origin, positive, row_file
+from benchmarks.turns import spread
 
 SHOWN = 3000
 """Characters of what a process that failed has said."""
@@ -42,7 +43,7 @@ Turn = dict[str, Any]
 def take(name: str, turn: str, folder: Path, corpus: Corpus, workers: int) -> Turn:
     """What a process of its own shows."""
     interpreter = python() if PEERS[name].elsewhere else sys.executable
-    job = [str(interpreter), str(Path(__file__).with_name("peer_turn.py")), name, turn, str(folder)]
+    job = [str(interpreter), "-m", "benchmarks.first_batch_turn", name, turn, str(folder)]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
