@@ -2,10 +2,11 @@
 
     .venv-formats/bin/python -m benchmarks.child benchmarks.format_loaders litdata_images FILE... --workers 2
 
-For loaders whose requirements contradict those of the others. `Child` stands for it among the contestants: it writes
-how many batches to take, one number a line, and reads a line when they have been taken. Only that goes through the
-pipes; the loop over the batches is over there, and the process is a child of this one, whose CPU is counted like any
-other's. The end of the numbers ends it.
+For loaders whose requirements contradict those of the others. `Child` stands for it among the
+contestants: it writes how many batches to take, one number a line, and reads a line when they have
+been taken. Only that goes through the pipes; the loop over the batches is over there, and the
+process is a child of this one, whose CPU is counted like any other's. The end of the numbers ends
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ CLOSING_SECONDS = 30
 
 
 class Child:
-    """A contestant that runs elsewhere. `at`: a module, and the name in it that makes a loader of files."""
+    """A contestant that runs elsewhere. `at`: a module, and the name in it that makes a loader of
+    files.
+    """
 
     def __init__(self, name: str, at: tuple[str, str], files: Iterable[Path], workers: int) -> None:
         self.name = name

@@ -1,9 +1,10 @@
-"""Who is compared: rayingest on Ray, and torch's DataLoader over the same tars, with one and the same transform, by a
-decode path to be chosen for each.
+"""Who is compared: rayingest on Ray, and torch's DataLoader over the same tars, with one and the
+same transform, by a decode path to be chosen for each.
 
-The DataLoader is set up as its users do: a map-style dataset, shuffled by index, workers that stay, batches stacked by
-the workers in shared memory. Each sample is one `pread` at an offset that was looked up beforehand, labels come with
-the index, and file handles belong to each worker: nothing is left to do for it but the work itself.
+The DataLoader is set up as its users do: a map-style dataset, shuffled by index, workers that stay,
+batches stacked by the workers in shared memory. Each sample is one `pread` at an offset that was
+looked up beforehand, labels come with the index, and file handles belong to each worker: nothing is
+left to do for it but the work itself.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def picture(data: bytes) -> np.ndarray:
 
 @cache
 def look_up(shards: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Shard, offset, size and label of each picture of WebDataset tars, int64[pictures] each; once a process."""
+    """Shard, offset, size and label of each picture of WebDataset tars, int64[pictures] each; once
+    a process.
+    """
     shard_of, offsets, sizes, labels = [], [], [], []
     for number, shard in enumerate(shards):
         with tarfile.open(shard) as tar:
@@ -92,8 +95,8 @@ def our_loader(
     path: str | None = None,
     **shuffle: int,
 ) -> Any:
-    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept in, `shuffle` how it
-    mixes samples where that is not by default.
+    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept
+    in, `shuffle` how it mixes samples where that is not by default.
     """
     return (
         ri.read_webdataset([str(path) for path in shards], index=index)
@@ -106,7 +109,9 @@ def our_loader(
 
 
 class Contestant:
-    """A loader that is asked for batches without end, epoch after epoch. `step` counts those taken of the epoch."""
+    """A loader that is asked for batches without end, epoch after epoch. `step` counts those taken
+    of the epoch.
+    """
 
     def __init__(self, name: str, loader: Any) -> None:
         self.name, self.loader = name, loader

@@ -1,7 +1,9 @@
-"""A corpus for benchmarks: JPEGs of photographs' size and spectrum in WebDataset shards, made once and then reused.
+"""A corpus for benchmarks: JPEGs of photographs' size and spectrum in WebDataset shards, made once
+and then reused.
 
-Owns what the images look like and where they lie. The same arguments give the same pictures; a corpus is made in a
-folder of its own beside its place and renamed, so that a half-made one is never taken for a whole one.
+Owns what the images look like and where they lie. The same arguments give the same pictures; a
+corpus is made in a folder of its own beside its place and renamed, so that a half-made one is never
+taken for a whole one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SIZES = ((500, 375), (500, 400), (375, 500), (500, 333), (480, 400))
 QUALITY = 90
 
 _OCTAVES = 7
-"""Layers of noise, each twice as fine as the one before and weaker by `_FALL`, as in photographs."""
+"""Layers of noise, each twice as fine as the one before and weaker by `_FALL`, as in photographs.
+"""
 _STRENGTH, _FALL = 55.0, 0.55
 _TEXTURE = 8.0
 
@@ -41,8 +44,8 @@ class Corpus:
 def make_corpus(
     root: Path, samples: int = 4096, shards: int = 8, processes: int | None = None
 ) -> Corpus:
-    """The corpus of `samples` JPEGs in `shards` tars under `root`, each labelled with its number; made where it is not
-    there yet, on all CPUs.
+    """The corpus of `samples` JPEGs in `shards` tars under `root`, each labelled with its number;
+    made where it is not there yet, on all CPUs.
     """
     folder = root / f"numbered-{samples}-{shards}"
     if not folder.exists():
@@ -64,7 +67,9 @@ def make_corpus(
 
 
 def picture(index: int, size: tuple[int, int] | None = None) -> bytes:
-    """JPEG number `index`: noise at several scales, texture of uneven strength; 57 kB on average in its own size."""
+    """JPEG number `index`: noise at several scales, texture of uneven strength; 57 kB on average in
+    its own size.
+    """
     rng = np.random.default_rng((2024, index))
     width, height = size or SIZES[index % len(SIZES)]
     channels = [
@@ -81,7 +86,9 @@ def picture(index: int, size: tuple[int, int] | None = None) -> bytes:
 
 
 def _smooth(width: int, height: int, octaves: int, rng: np.random.Generator) -> np.ndarray:
-    """Noise with points every 128 pixels, then every 64 and so on for `octaves`; float32[height, width]."""
+    """Noise with points every 128 pixels, then every 64 and so on for `octaves`; float32[height,
+    width].
+    """
     layer = np.zeros((height // 128 + 2, width // 128 + 2), np.float32)
     for octave in range(octaves):
         if octave:

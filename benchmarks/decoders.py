@@ -1,11 +1,13 @@
-"""One photograph at a time: JPEG bytes to a RandomResizedCrop(224) with flips, by each decode path and its rivals.
+"""One photograph at a time: JPEG bytes to a RandomResizedCrop(224) with flips, by each decode path
+and its rivals.
 
     python -m benchmarks.decoders --json runs/bench/images.jsonl
 
-All paths take turns on each picture, in an order that rotates, in one process and thread, and get the same crop. What
-counts is CPU time, which other programs disturb least, as the ratio Pillow / path of one picture: median and quartiles
-over all. Quality is the PSNR of each result against Pillow's, in dB (99: the same). Rivals that need a library which is
-not installed (opencv-python-headless) are left out.
+All paths take turns on each picture, in an order that rotates, in one process and thread, and get
+the same crop. What counts is CPU time, which other programs disturb least, as the ratio Pillow /
+path of one picture: median and quartiles over all. Quality is the PSNR of each result against
+Pillow's, in dB (99: the same). Rivals that need a library which is not installed
+(opencv-python-headless) are left out.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def compare(pictures: Sequence[bytes], rounds: int, show: str) -> dict[str, dict[str, Any]]:
-    """For each path: `ratio` of Pillow's CPU time to its own (`spread`), `ms` a picture, `psnr`, `psnr_min`."""
+    """For each path: `ratio` of Pillow's CPU time to its own (`spread`), `ms` a picture, `psnr`,
+    `psnr_min`.
+    """
     readers = list(paths().items())
     outs = {name: np.empty((SIDE, SIDE, 3), np.uint8) for name, _ in readers}
     times: dict[str, list[float]] = {name: [] for name in outs}

@@ -1,15 +1,17 @@
-"""First batches of rayingest and other loaders: cold, of the second epoch, and after a resume at 90 % of an epoch.
+"""First batches of rayingest and other loaders: cold, of the second epoch, and after a resume at 90
+% of an epoch.
 
     make bench-env
     .venv-peers/bin/python -m benchmarks.first_batch --rounds 3 --json row.jsonl
 
-The pictures, transform and loaders of `throughput.py`, two workers each. In a round each contestant has a turn, of two
-fresh processes (`first_batch_turn.py`): one starts and goes on to the second epoch's first batch,
-the other resumes where the first left a state. What follows is compared with what came in the first, sample by sample. A loader without a state
-takes 90 % of an epoch again, in a time that grows with the epoch; these have few steps.
+The pictures, transform and loaders of `throughput.py`, two workers each. In a round each contestant
+has a turn, of two fresh processes (`first_batch_turn.py`): one starts and goes on to the second
+epoch's first batch, the other resumes where the first left a state. What follows is compared with
+what came in the first, sample by sample. A loader without a state takes 90 % of an epoch again, in
+a time that grows with the epoch; these have few steps.
 
-What is kept beside the data (indexes, copies in formats of their own) is there beforehand. Exits with 1 where what
-follows is not what rayingest gave without a resume.
+What is kept beside the data (indexes, copies in formats of their own) is there beforehand. Exits
+with 1 where what follows is not what rayingest gave without a resume.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ def run(
 
 
 def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
-    """What followed a resume, to the epoch that it is of: whether it is identical to what followed there, and else the
-    samples of that which did not come, and those that came and were not due.
+    """What followed a resume, to the epoch that it is of: whether it is identical to what followed
+    there, and else the samples of that which did not come, and those that came and were not due.
 
     Raises ValueError if the epoch itself has a sample twice.
     """
@@ -103,9 +105,10 @@ def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
 
 
 def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
-    """For each contestant seconds to the first batch, of a step, to the second epoch's first and to that after a
-    resume, the resume's to the start's of the same round, and of the resumes what followed. Steps are an epoch's mean,
-    and median, which is near none where batches come many at a time.
+    """For each contestant seconds to the first batch, of a step, to the second epoch's first and to
+    that after a resume, the resume's to the start's of the same round, and of the resumes what
+    followed. Steps are an epoch's mean, and median, which is near none where batches come many at a
+    time.
     """
     figures = {}
     for name, some in turns.items():

@@ -2,11 +2,11 @@
 
     .venv-peers/bin/python -m benchmarks.first_batch_turn WebDataset start FOLDER SHARD... --workers 2
 
-Owns who is compared by `first_batch.py`, in which environment each runs, and what is timed. The clock starts
-with the making of the loader: its library is imported by then, random numbers are seeded, offsets of the pictures are
-looked up, and Ray runs, as in a job on a cluster. `start` takes an epoch and the first batch of the next, and leaves a
-state of 90 % of the epoch; `resume` begins there and takes what is left. One whose library has no state takes 90 %
-again and drops it.
+Owns who is compared by `first_batch.py`, in which environment each runs, and what is timed. The
+clock starts with the making of the loader: its library is imported by then, random numbers are
+seeded, offsets of the pictures are looked up, and Ray runs, as in a job on a cluster. `start` takes
+an epoch and the first batch of the next, and leaves a state of 90 % of the epoch; `resume` begins
+there and takes what is left. One whose library has no state takes 90 % again and drops it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ Make = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """How a contestant is made, what is imported before, and whether it is on Ray, or in `.venv-formats`."""
+    """How a contestant is made, what is imported before, and whether it is on Ray, or in
+    `.venv-formats`.
+    """
 
     make: Callable[[Corpus, int], Any]
     libraries: tuple[str, ...]
@@ -90,8 +92,8 @@ def prepare(make: Make, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def start(make: Make, steps: int, folder: Path) -> dict[str, Any]:
-    """Seconds to each batch of an epoch, and to the first of the next; the labels of all. A state is left in `folder`
-    where the library has one.
+    """Seconds to each batch of an epoch, and to the first of the next; the labels of all. A state
+    is left in `folder` where the library has one.
     """
     begun = time.perf_counter()
     loader = make()
@@ -109,8 +111,9 @@ def start(make: Make, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def resume(make: Make, steps: int, folder: Path) -> dict[str, Any]:
-    """Seconds to the first batch after a resume, from the state in `folder` or else by dropping what comes before, and
-    the labels of what is left of the epoch. Where nothing is, seconds until the loader says so.
+    """Seconds to the first batch after a resume, from the state in `folder` or else by dropping
+    what comes before, and the labels of what is left of the epoch. Where nothing is, seconds until
+    the loader says so.
     """
     path = folder / STATE
     state = torch.load(path, weights_only=False) if path.exists() else None

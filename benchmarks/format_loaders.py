@@ -1,9 +1,9 @@
 """Contestants that read shards of a format of their own: MosaicML Streaming's and LitData's.
 
-Owns copies of the data, written once by each library's own writer, and how each is set up: as its docs advise, with
-its own loader, whose workers stay. Pictures are JPEGs as they are and labels, decoded by a subclass or a function;
-tokens are arrays, or LitData's own stream of them. Both libraries are in `.venv-formats`, and run there
-(`child.py`).
+Owns copies of the data, written once by each library's own writer, and how each is set up: as its
+docs advise, with its own loader, whose workers stay. Pictures are JPEGs as they are and labels,
+decoded by a subclass or a function; tokens are arrays, or LitData's own stream of them. Both
+libraries are in `.venv-formats`, and run there (`child.py`).
 """
 
 from __future__ import annotations

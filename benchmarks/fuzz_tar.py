@@ -1,11 +1,13 @@
-"""Searches for tars that our reader takes wrongly, steered by which code they reach, until told to stop.
+"""Searches for tars that our reader takes wrongly, steered by which code they reach, until told to
+stop.
 
     pip install atheris
     python -m benchmarks.fuzz_tar --minutes 10
 
-What is searched for is what `tests/formats/test_tar_fuzz.py` holds: a file is read exactly as the standard library
-reads it, or refused with a DataError that names the offset; no other error, no endless loop (30 s), no more than
-`--memory` MiB. A case that fails is written to the folder of findings and shown again by `--replay FILE`.
+What is searched for is what `tests/formats/test_tar_fuzz.py` holds: a file is read exactly as the
+standard library reads it, or refused with a DataError that names the offset; no other error, no
+endless loop (30 s), no more than `--memory` MiB. A case that fails is written to the folder of
+findings and shown again by `--replay FILE`.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ def main() -> None:
 
 
 def _try(tars: ModuleType, data: bytes, folder: Path) -> None:
-    """The first byte chooses: the bytes as they are, with the checksums of headers, or as choices of damage."""
+    """The first byte chooses: the bytes as they are, with the checksums of headers, or as choices
+    of damage.
+    """
     kind, rest = data[:1], data[1:]
     if kind < b"\x55":
         tars.check(rest, None, folder)

@@ -1,13 +1,14 @@
-"""A training step fed by rayingest beside the same step on data that is on the device already. Is the copy hidden?
+"""A training step fed by rayingest beside the same step on data that is on the device already. Is
+the copy hidden?
 
     python -m benchmarks.gpu_step --json row.jsonl
 
-Needs PyTorch and NumPy, neither Ray nor a cluster: batches of uint8 images lie in a file, a thread copies each into a
-page-locked slot, as the feeder does, and the loader's own code takes it to the device. The contestants take turns at
-training a network of convolutions in half precision: batches on the device, rayingest, and for comparison a plain
-`.to(device)` of the same arrays. The figures are medians of a round's step time, to that of the resident batches; the
-target is 1.01. Page-locked bytes and reserved memory of the device must not grow after the first round. About
-3 minutes.
+Needs PyTorch and NumPy, neither Ray nor a cluster: batches of uint8 images lie in a file, a thread
+copies each into a page-locked slot, as the feeder does, and the loader's own code takes it to the
+device. The contestants take turns at training a network of convolutions in half precision: batches
+on the device, rayingest, and for comparison a plain `.to(device)` of the same arrays. The figures
+are medians of a round's step time, to that of the resident batches; the target is 1.01. Page-locked
+bytes and reserved memory of the device must not grow after the first round. About 3 minutes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""One hand-over, from decoded chunks to a batch in its slot, beside its memcpy: idle, and beside a loop in Python.
+"""One hand-over, from decoded chunks to a batch in its slot, beside its memcpy: idle, and beside a
+loop in Python.
 
     python -m benchmarks.handover --json row.jsonl
 
-The feeder's own code, on a thread as there, puts chunks of uint8 images and labels together; what a memcpy of as many
-bytes takes on the same thread is measured in turn with it. The target is 1.3 times that and 1 ms a chunk, as medians.
+The feeder's own code, on a thread as there, puts chunks of uint8 images and labels together; what a
+memcpy of as many bytes takes on the same thread is measured in turn with it. The target is 1.3
+times that and 1 ms a chunk, as medians.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Contestants over images in WebDataset shards: decode, RandomResizedCrop(224), a flip, a label; batches of 64.
+"""Contestants over images in WebDataset shards: decode, RandomResizedCrop(224), a flip, a label;
+batches of 64.
 
-Owns how each loader is set up, as its docs advise, with two workers each and shuffling. All decode through Pillow, with
-one and the same transform, but for "rayingest, best path".
+Owns how each loader is set up, as its docs advise, with two workers each and shuffling. All decode
+through Pillow, with one and the same transform, but for "rayingest, best path".
 """
 
 from __future__ import annotations
@@ -76,10 +77,11 @@ def _tensor(data: bytes) -> torch.Tensor:
 
 
 def hugging_face_loader(data: Corpus, workers: int, tuned: bool, stateful: bool = False) -> Any:
-    """Streaming from the tars, bytes as they are, decoded in a DataLoader's workers, each with half of the shards.
+    """Streaming from the tars, bytes as they are, decoded in a DataLoader's workers, each with half
+    of the shards.
 
-    Torch's format, as the docs have it, makes int64 of the pictures. Tuned: the DataLoader makes tensors of the arrays.
-    Stateful: torchdata's, which keeps the states of the workers' streams.
+    Torch's format, as the docs have it, makes int64 of the pictures. Tuned: the DataLoader makes
+    tensors of the arrays. Stateful: torchdata's, which keeps the states of the workers' streams.
     """
     from datasets import Features, Image, Value, load_dataset
 
@@ -106,8 +108,9 @@ def _hugging_face(sample: dict[str, Any]) -> dict[str, Any]:
 class GrainEpochs:
     """Grain: a shuffled map-style dataset, in processes of its own.
 
-    By default each has 16 threads, makes 500 samples ahead, and ends with its epoch, of every shard `passes` times.
-    Tuned: two threads, batches put together by them, and epochs that follow each other in the same processes.
+    By default each has 16 threads, makes 500 samples ahead, and ends with its epoch, of every shard
+    `passes` times. Tuned: two threads, batches put together by them, and epochs that follow each
+    other in the same processes.
     """
 
     def __init__(self, data: Corpus, workers: int, tuned: bool, passes: int = PASSES) -> None:
@@ -149,7 +152,9 @@ class GrainEpochs:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """Grain's own of the iterator, and the batches taken of the epoch, which it does not know of."""
+        """Grain's own of the iterator, and the batches taken of the epoch, which it does not know
+        of.
+        """
         return {"batches": self._batches.get_state(), "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -189,8 +194,8 @@ def _stack(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch
 class RayDataEpochs:
     """Ray Data, held to so many CPUs: a new execution every epoch, of every shard `passes` times.
 
-    A block a shard, so that it decodes where it reads: by default it cuts shards in nine, and raw blocks go through the
-    object store, counted as a few bytes each.
+    A block a shard, so that it decodes where it reads: by default it cuts shards in nine, and raw
+    blocks go through the object store, counted as a few bytes each.
     """
 
     def __init__(self, data: Corpus, workers: int, passes: int = PASSES) -> None:

@@ -1,9 +1,11 @@
-"""What metrics cost: CPU time of the training process a batch, with them and without, in turns on one loader.
+"""What metrics cost: CPU time of the training process a batch, with them and without, in turns on
+one loader.
 
     python -m benchmarks.metrics
 
-Then what a look costs where all figures have grown, as they do in training, with the work of one node and of many, and
-the share of a CPU that comes to. Exit status 1 where looking and counting take more than `MOST` of a CPU.
+Then what a look costs where all figures have grown, as they do in training, with the work of one
+node and of many, and the share of a CPU that comes to. Exit status 1 where looking and counting
+take more than `MOST` of a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ COUNTED_A_BATCH = 4
 
 
 def main() -> int:
-    """Print the medians with and without, what looking and counting cost, and their share; returns the exit status."""
+    """Print the medians with and without, what looking and counting cost, and their share; returns
+    the exit status.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -109,7 +113,9 @@ def cost_of_a_count(times: int = 100_000) -> float:
 
 
 def cost_of_a_look(loader: ri.Loader, nodes: int, times: int = 50) -> float:
-    """Seconds of this thread's CPU, all figures told to Ray, every one of which has grown since the last look."""
+    """Seconds of this thread's CPU, all figures told to Ray, every one of which has grown since the
+    last look.
+    """
     watch = loader.watch
     assert isinstance(watch, LoaderWatch)
     spent = 0.0
@@ -125,7 +131,9 @@ def cost_of_a_look(loader: ri.Loader, nodes: int, times: int = 50) -> float:
 
 
 def grown(figures: Figures, by: int, nodes: int) -> Figures:
-    """These figures when everything that is counted is so much more, with those of their first node on so many."""
+    """These figures when everything that is counted is so much more, with those of their first node
+    on so many.
+    """
     more = _more(figures, by)
     first = next(iter(figures[NODES].values()))
     return {**more, NODES: {f"{node:08x}": _more(first, by) for node in range(nodes)}}

@@ -1,11 +1,12 @@
-"""More nodes and more ranks: does the throughput grow with the workers? On one machine, with decodes that sleep.
+"""More nodes and more ranks: does the throughput grow with the workers? On one machine, with
+decodes that sleep.
 
     python -m benchmarks.nodes --json row.jsonl
 
-Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter; blocks, chunks and
-batches are real. Nodes: one rank, two decoders on each of 1, 2 and 4 nodes. Ranks: 1 and 16 threads, a loader with one
-decoder each. A figure is the rate to that of so many sleeping decoders, and to the rate of the smallest case times how
-much larger it is.
+Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter;
+blocks, chunks and batches are real. Nodes: one rank, two decoders on each of 1, 2 and 4 nodes.
+Ranks: 1 and 16 threads, a loader with one decoder each. A figure is the rate to that of so many
+sleeping decoders, and to the rate of the smallest case times how much larger it is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ SAMPLE_SECONDS, ROWS, DECODERS = 0.02, 200_000, 2
 
 
 def rate(take: Callable[[], Any], seconds: float) -> float:
-    """Samples a second in the steady state: the first batches, some of which are made at once, are not counted."""
+    """Samples a second in the steady state: the first batches, some of which are made at once, are
+    not counted.
+    """
     for _ in range(16):
         take()
     count, begun = 0, time.monotonic()
@@ -57,7 +60,9 @@ def over_nodes(data: ri.Dataset, nodes: int, seconds: float) -> tuple[int, float
 
 
 def over_ranks(data: ri.Dataset, ranks: int, seconds: float) -> tuple[int, float]:
-    """So many ranks in this process, each with its slice of the batch and a decoder of its own; the sum of rates."""
+    """So many ranks in this process, each with its slice of the batch and a decoder of its own; the
+    sum of rates.
+    """
     rates: list[float] = []
     ready = threading.Barrier(ranks)
 

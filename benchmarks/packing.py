@@ -1,13 +1,14 @@
-"""How full packed rows and token budgets are beside plain batches, and tokens a second from JSON Lines to packed rows.
+"""How full packed rows and token budgets are beside plain batches, and tokens a second from JSON
+Lines to packed rows.
 
     python -m benchmarks.packing plan [--samples 1000000] [--window 8192]
     python -m benchmarks.packing speed [--megabytes 60] [--workers 2] [--rounds 7] [--batches 60]
 
-`plan` reads nothing: lengths are drawn (log-normal, median 150, sigma 1, at most the row or budget), and the planner
-is asked. `speed` writes documents of such lengths as JSON Lines, and has rayingest and a DataLoader over an
-IterableDataset take turns at making int32[16, 2048] with position ids, segment ids and cu_seqlens. In a turn each
-drains what lay ready, then `--batches` are timed; what counts is the ratio within a round, and the CPU seconds of all
-processes.
+`plan` reads nothing: lengths are drawn (log-normal, median 150, sigma 1, at most the row or
+budget), and the planner is asked. `speed` writes documents of such lengths as JSON Lines, and has
+rayingest and a DataLoader over an IterableDataset take turns at making int32[16, 2048] with
+position ids, segment ids and cu_seqlens. In a turn each drains what lay ready, then `--batches` are
+timed; what counts is the ratio within a round, and the CPU seconds of all processes.
 
 `plan` with a million samples (CPU time):
 
@@ -120,7 +121,9 @@ def write_documents(folder: Path, megabytes: int) -> int:
 
 
 class Packed(IterableDataset):  # type: ignore[type-arg]
-    """The same rows the usual way: documents behind one another, cut, for ever; each worker has its files."""
+    """The same rows the usual way: documents behind one another, cut, for ever; each worker has its
+    files.
+    """
 
     def __init__(self, files: list[Path]) -> None:
         self.files = files

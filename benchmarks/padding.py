@@ -2,11 +2,11 @@
 
     python -m benchmarks.padding [--samples 200000] [--window 8192] [--batch 256] [--ranks 8]
 
-Nothing is read: lengths are drawn (log-normal, median 150, sigma 1, at most 8,192), and the planner is asked for an
-epoch. A rank's batch is padded to its longest sample.
+Nothing is read: lengths are drawn (log-normal, median 150, sigma 1, at most 8,192), and the planner
+is asked for an epoch. A rank's batch is padded to its longest sample.
 
-`imbalance` is the longest rank's padded batch over the mean rank's, averaged over steps. With --samples 100000 on two
-busy cores:
+`imbalance` is the longest rank's padded batch over the mean rank's, averaged over steps. With
+--samples 100000 on two busy cores:
 
      lanes     order  padding  imbalance  ms a step
          1     naive    81.9%       1.98       2.77
@@ -16,7 +16,8 @@ busy cores:
         32     naive    81.9%       1.99       5.06
         32  bucketed    34.3%       1.13       8.70
 
-What is left is in the longest band: with as many rows in every batch, the tail's own spread is padded.
+What is left is in the longest band: with as many rows in every batch, the tail's own spread is
+padded.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, float, float]:
-    """Padding as a part of all, how much more than the mean the rank with the longest batch has, seconds a step."""
+    """Padding as a part of all, how much more than the mean the rank with the longest batch has,
+    seconds a step.
+    """
     taken = padded = 0
     imbalance = []
     begun = time.perf_counter()

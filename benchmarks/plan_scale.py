@@ -2,8 +2,9 @@
 
     python -m benchmarks.plan_scale
 
-For each world size, in CPU time: seconds until the first step of an epoch is planned (order, block permutation, first
-windows) and milliseconds a step after that, windows changing as they do; and how much memory stays.
+For each world size, in CPU time: seconds until the first step of an epoch is planned (order, block
+permutation, first windows) and milliseconds a step after that, windows changing as they do; and how
+much memory stays.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ LEAST_ROWS = 16
 
 @dataclass(frozen=True)
 class Cost:
-    """One world size's figures, times in CPU time; `grown` and `peak` are MiB over what the process took before."""
+    """One world size's figures, times in CPU time; `grown` and `peak` are MiB over what the process
+    took before.
+    """
 
     world_size: int
     batch: int
@@ -58,7 +61,9 @@ def made_up(
 
 
 def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int) -> Cost:
-    """Plan an epoch's first step and `steps` more, spread over four places in it, for the rank in the middle."""
+    """Plan an epoch's first step and `steps` more, spread over four places in it, for the rank in
+    the middle.
+    """
     before, peak_before = resident_mib(), peak_mib()
     begun = time.process_time()
     order = Order.resolve(data, batch=batch, seed=1)

@@ -1,11 +1,12 @@
-"""Draws figures of `simulate.py`: what one rank of so many costs, of small samples and of large ones.
+"""Draws figures of `simulate.py`: what one rank of so many costs, of small samples and of large
+ones.
 
     python -m benchmarks.simulate --sample-bytes 2000 --row-bytes 8192 --json simulation.jsonl
     python -m benchmarks.simulate --json simulation.jsonl
     python -m benchmarks.plot_simulation simulation.jsonl docs/simulation.svg
 
-A panel for each figure, a line for each size of samples, over the number of ranks; without stragglers. Both axes are
-logarithmic. The last figures of each world count.
+A panel for each figure, a line for each size of samples, over the number of ranks; without
+stragglers. Both axes are logarithmic. The last figures of each world count.
 """
 
 from __future__ import annotations

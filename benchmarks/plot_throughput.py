@@ -1,9 +1,10 @@
-"""Draws rows of `throughput.py` into one picture: each loader's rate to the DataLoader's of the same round.
+"""Draws rows of `throughput.py` into one picture: each loader's rate to the DataLoader's of the
+same round.
 
     python -m benchmarks.plot_throughput rows.jsonl docs/peers.svg
 
-Bars are medians, whiskers the middle half, on a scale of powers of two; the last row of each case counts. Rows of
-turns that were too short are left out, and named.
+Bars are medians, whiskers the middle half, on a scale of powers of two; the last row of each case
+counts. Rows of turns that were too short are left out, and named.
 """
 
 from __future__ import annotations

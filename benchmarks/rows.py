@@ -1,4 +1,6 @@
-"""What all benchmarks share at their ends: numbers on the command line, and rows of JSON with where they come from."""
+"""What all benchmarks share at their ends: numbers on the command line, and rows of JSON with where
+they come from.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ def positive(word: str) -> int:
 
 
 def row_file(word: str) -> Path:
-    """A file of the command line for rows. Its folder is made; argparse tells of a place that cannot be written, before
-    the work.
+    """A file of the command line for rows. Its folder is made; argparse tells of a place that
+    cannot be written, before the work.
     """
     path = Path(word)
     try:
@@ -58,8 +60,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def origin(*distributions: str) -> dict[str, Any]:
-    """What the figures hang on: command, commit, machine, load, and versions, of these distributions too. Raises
-    SystemExit where one is not installed.
+    """What the figures hang on: command, commit, machine, load, and versions, of these
+    distributions too. Raises SystemExit where one is not installed.
     """
     models = [
         line

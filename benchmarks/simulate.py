@@ -1,12 +1,14 @@
-"""A rank among thousands: the real planner and dispatch in simulated time; workers, storage and loop are made up.
+"""A rank among thousands: the real planner and dispatch in simulated time; workers, storage and
+loop are made up.
 
     python -m benchmarks.simulate --json runs/simulation.jsonl
 
-Ranks do not talk to each other, so one of them, in the middle, stands for all; blocks that others read too are counted.
-A read takes a fixed latency and its bytes over a bandwidth, a decode a fixed time a row; a share of both takes ten
-times as long (stragglers), with hedging or without. The loop takes a batch every step if there is one. For each world
-size: CPU time of planner and dispatch a step, reads of each block by all ranks together, the peak of the ledger, and
-the share of the time that the loop waited, its first steps left out.
+Ranks do not talk to each other, so one of them, in the middle, stands for all; blocks that others
+read too are counted. A read takes a fixed latency and its bytes over a bandwidth, a decode a fixed
+time a row; a share of both takes ten times as long (stragglers), with hedging or without. The loop
+takes a batch every step if there is one. For each world size: CPU time of planner and dispatch a
+step, reads of each block by all ranks together, the peak of the ledger, and the share of the time
+that the loop waited, its first steps left out.
 """
 
 from __future__ import annotations

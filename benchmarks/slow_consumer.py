@@ -1,11 +1,13 @@
-"""A consumer that is slower than any loader: what do rayingest and Ray Data keep in Ray's object store meanwhile?
+"""A consumer that is slower than any loader: what do rayingest and Ray Data keep in Ray's object
+store meanwhile?
 
     python -m benchmarks.slow_consumer --json runs/bench/slow_consumer.jsonl
 
-The same pictures and transform, two workers, a thousand samples mixed together, of up to eight shards; a store of 300
-MB, batches of 9.6 MB, half a second for each. One after the other, each in a process and a cluster of its own. The
-figures are Ray's (`store_watch.py`): the most that the store held, what was written to disk because it was full, and
-what was put on disk at once because there was no room. Who is not through after two minutes is not waited for.
+The same pictures and transform, two workers, a thousand samples mixed together, of up to eight
+shards; a store of 300 MB, batches of 9.6 MB, half a second for each. One after the other, each in a
+process and a cluster of its own. The figures are Ray's (`store_watch.py`): the most that the store
+held, what was written to disk because it was full, and what was put on disk at once because there
+was no room. Who is not through after two minutes is not waited for.
 
 Exits with 1 where rayingest was over its `max_bytes`, or anything of it went to disk.
 """
@@ -44,7 +46,9 @@ BATCH_BYTES = image_loaders.BATCH * math.prod(image_loaders.SHAPE)
 
 
 def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One of them, in this process, on a cluster of its own: take a batch, sleep, and so on, but not for ever."""
+    """One of them, in this process, on a cluster of its own: take a batch, sleep, and so on, but
+    not for ever.
+    """
     os.environ.setdefault(
         FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS)
     )  # as in clusters that rayingest starts

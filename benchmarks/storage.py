@@ -1,32 +1,37 @@
-"""Steady throughput from storage with a delay on every request, beside that from a local disk; of other loaders too.
+"""Steady throughput from storage with a delay on every request, beside that from a local disk; of
+other loaders too.
 
     python -m benchmarks.storage --delay-ms 0 20 100
     make bench-env
     .venv-peers/bin/python -m benchmarks.storage --peers --rounds 2 --json runs/bench/storage.jsonl
 
-The same shards, work and number of workers, from local files and from a web server of its own process that waits before
-each answer (`jobs/slow_files.py`). Each loader (`storage_loaders.py`) is compared with itself: what counts is the share
-of its own local rate that it keeps. Turns are taken one at a time: those of a loader at all places come after each other, in
-every other round the other way around, and each begins anew, when all others are idle.
+The same shards, work and number of workers, from local files and from a web server of its own
+process that waits before each answer (`jobs/slow_files.py`). Each loader (`storage_loaders.py`) is
+compared with itself: what counts is the share of its own local rate that it keeps. Turns are taken
+one at a time: those of a loader at all places come after each other, in every other round the other
+way around, and each begins anew, when all others are idle.
 
-A rate is of little use on a machine with other work, which makes sleeps longer in one turn than in another. So every
-sample tells how long its work took, and beside the rate stands the share of their time that the workers were at it,
-which only late reads, and what reading costs them, make smaller.
+A rate is of little use on a machine with other work, which makes sleeps longer in one turn than in
+another. So every sample tells how long its work took, and beside the rate stands the share of their
+time that the workers were at it, which only late reads, and what reading costs them, make smaller.
 
-What share is kept depends on how much there is to wait for, so these are of a usual size: shards of 31 MB, 512 samples
-of 60 kB, which are JPEGs of 500x400; 2 ms of work for each, which is what Pillow takes to decode and crop one. The work
-is a sleep. With real decoding on few cores a loader is slowed down by what its reading costs, and by what else the
-machine does, and both look like waits for storage; here only late reads leave decoders idle. What reading costs a
-loader that does it in its workers, between samples, shows at 0 ms, since it does less of it from local files.
+What share is kept depends on how much there is to wait for, so these are of a usual size: shards of
+31 MB, 512 samples of 60 kB, which are JPEGs of 500x400; 2 ms of work for each, which is what Pillow
+takes to decode and crop one. The work is a sleep. With real decoding on few cores a loader is
+slowed down by what its reading costs, and by what else the machine does, and both look like waits
+for storage; here only late reads leave decoders idle. What reading costs a loader that does it in
+its workers, between samples, shows at 0 ms, since it does less of it from local files.
 
-Steady means: blocks arrive as fast as they are used. So the data are many times what a loader fetches in advance (all
-shards are one file under many names, which costs neither disk nor memory), and the first `--skip` batches, more than
-those in advance, are not timed. A loader that reads one shard after another waits once a shard or more: what is timed
-is whole shards of every worker. A turn that is at neither end of this after `--most` seconds ends there. Ray Data hands
-over a shard at a time, so that a stretch of it says little: its turns are whole passes over `PASS` shards, from asking
-for an iterator to the last batch (`WHOLE`).
+Steady means: blocks arrive as fast as they are used. So the data are many times what a loader
+fetches in advance (all shards are one file under many names, which costs neither disk nor memory),
+and the first `--skip` batches, more than those in advance, are not timed. A loader that reads one
+shard after another waits once a shard or more: what is timed is whole shards of every worker. A
+turn that is at neither end of this after `--most` seconds ends there. Ray Data hands over a shard
+at a time, so that a stretch of it says little: its turns are whole passes over `PASS` shards, from
+asking for an iterator to the last batch (`WHOLE`).
 
-Of rayingest there is more to see: what was read, the reads under way on average, and how long the loop waited for any.
+Of rayingest there is more to see: what was read, the reads under way on average, and how long the
+loop waited for any.
 """
 
 from __future__ import annotations
@@ -73,7 +78,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Turn:
-    """Samples a second, the share of their time that workers worked, and what the loader tells, for a second."""
+    """Samples a second, the share of their time that workers worked, and what the loader tells, for
+    a second.
+    """
 
     rate: float
     busy: float
@@ -91,7 +98,9 @@ def take(
     most: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stretch:
-    """Take so many batches, `at_once` of them after each other, or fewer when so many seconds have gone by."""
+    """Take so many batches, `at_once` of them after each other, or fewer when so many seconds have
+    gone by.
+    """
     begun, taken, seconds, work = clock(), 0, 0.0, 0.0
     while taken < count and seconds < most:
         work += sum(worked(next(batches)) for _ in range(at_once))
@@ -163,7 +172,9 @@ def run(places: Mapping[str, Far], indexes: Path, args: argparse.Namespace) -> T
 
 
 def in_turn(rounds: int, names: Sequence[str], places: Sequence[str]) -> list[tuple[int, str, str]]:
-    """Round, contestant and place of every turn: all places of one after each other, there and back again."""
+    """Round, contestant and place of every turn: all places of one after each other, there and back
+    again.
+    """
     ways = (places, places[::-1])
     return [
         (number, name, place)
@@ -174,8 +185,8 @@ def in_turn(rounds: int, names: Sequence[str], places: Sequence[str]) -> list[tu
 
 
 def summarise(turns: Turns) -> dict[str, dict[str, Any]]:
-    """For each contestant and place the rate, the share that it is of its local rate of the same round, how busy its
-    workers were, and the share that that is of how busy they were locally.
+    """For each contestant and place the rate, the share that it is of its local rate of the same
+    round, how busy its workers were, and the share that that is of how busy they were locally.
     """
     return {
         name: {

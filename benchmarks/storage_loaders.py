@@ -1,9 +1,11 @@
-"""Contestants over shards that may be far away: one read of a URL each way, the same work for every sample.
+"""Contestants over shards that may be far away: one read of a URL each way, the same work for every
+sample.
 
-Owns how each loader is set up, as its docs advise, with so many workers each and shuffling; what they read is given by
-URL or path, and nothing else differs between near and far. The work is a sleep as long as a picture takes to decode
-(`Work`). A pass over any of them begins anew: no processes or queues are left of the last. The workers of DataLoaders
-come from a server of forks, since a process with Ray's threads should not be forked.
+Owns how each loader is set up, as its docs advise, with so many workers each and shuffling; what
+they read is given by URL or path, and nothing else differs between near and far. The work is a
+sleep as long as a picture takes to decode (`Work`). A pass over any of them begins anew: no
+processes or queues are left of the last. The workers of DataLoaders come from a server of forks,
+since a process with Ray's threads should not be forked.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ PRELOAD = ["torch", "ray", "rayingest", "webdataset", "datasets", "fsspec.implem
 
 
 class Work:
-    """Takes as long for a sample as decoding, without a CPU; gives the seconds that it took in the end."""
+    """Takes as long for a sample as decoding, without a CPU; gives the seconds that it took in the
+    end.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -54,7 +58,9 @@ def worked(batch: Any) -> float:
 
 @dataclass(frozen=True)
 class Far:
-    """Shards at one place: URLs or paths, all copies of one tar that is at hand as `example`; the work of a sample."""
+    """Shards at one place: URLs or paths, all copies of one tar that is at hand as `example`; the
+    work of a sample.
+    """
 
     urls: tuple[str, ...]
     example: Path
@@ -126,7 +132,9 @@ def _workers(data: Far) -> dict[str, Any]:
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs, over `PASS` shards; a block each, so that it decodes where it reads."""
+    """Ray Data, held to so many CPUs, over `PASS` shards; a block each, so that it decodes where it
+    reads.
+    """
 
     def __init__(self, data: Far) -> None:
         import ray.data

@@ -12,7 +12,9 @@ OURS, OTHERS, GRID, WORDS = "#1f6feb", "#8c959f", "#d0d7de", "#57606a"
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values from `low` to `high` lie, in pixels from `begin` to `end`: powers are equally far apart."""
+    """Where values from `low` to `high` lie, in pixels from `begin` to `end`: powers are equally
+    far apart.
+    """
 
     low: float
     high: float

@@ -1,9 +1,9 @@
 """Contestants over Parquet: rows of packed tokens, and tables of float32 columns.
 
-Owns the data and how each loader is set up: two workers each, shuffled, the same columns in every batch. The torch
-DataLoaders have the whole table in memory beforehand, which is as fast as they get; rayingest, Hugging Face and Ray
-Data read the files in every epoch. MosaicML Streaming and LitData read copies of the tokens in formats of their own
-(`format_loaders.py`).
+Owns the data and how each loader is set up: two workers each, shuffled, the same columns in every
+batch. The torch DataLoaders have the whole table in memory beforehand, which is as fast as they
+get; rayingest, Hugging Face and Ray Data read the files in every epoch. MosaicML Streaming and
+LitData read copies of the tokens in formats of their own (`format_loaders.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ PASSES = 2
 
 @dataclass(frozen=True)
 class Table:
-    """Parquet files of one case. `batched`: a DataLoader is asked for a batch of rows at once, else for each row."""
+    """Parquet files of one case. `batched`: a DataLoader is asked for a batch of rows at once, else
+    for each row.
+    """
 
     folder: Path
     batch: int
@@ -108,7 +110,9 @@ def _array(column: pa.Array) -> np.ndarray:
 
 
 def torch_loader(table: Table, workers: int, kind: Any = DataLoader) -> Any:
-    """A DataLoader, or one of its kind, as its docs advise: for tables, batches of indices instead of rows."""
+    """A DataLoader, or one of its kind, as its docs advise: for tables, batches of indices instead
+    of rows.
+    """
     data = InMemory(table)
     options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     if not table.batched:
@@ -125,9 +129,11 @@ def stateful_loader(table: Table, workers: int) -> Any:
 
 
 def hugging_face_loader(table: Table, workers: int, tuned: bool) -> Any:
-    """Streaming from Parquet, shuffled through a buffer, in a DataLoader whose workers each have half of the files.
+    """Streaming from Parquet, shuffled through a buffer, in a DataLoader whose workers each have
+    half of the files.
 
-    Rows become tensors one by one, and the DataLoader stacks them. Tuned: the stream makes the batches, from columns.
+    Rows become tensors one by one, and the DataLoader stacks them. Tuned: the stream makes the
+    batches, from columns.
     """
     from datasets import load_dataset
 
@@ -169,12 +175,16 @@ class RayDataEpochs:
 
 
 def elsewhere(table: Table, workers: int, name: str, maker: str) -> Child:
-    """A loader of the other environment, which has no Parquet: it gets the tokens as files of arrays."""
+    """A loader of the other environment, which has no Parquet: it gets the tokens as files of
+    arrays.
+    """
     return Child(name, ("benchmarks.format_loaders", maker), token_arrays(table), workers)
 
 
 def token_arrays(table: Table) -> list[Path]:
-    """The tokens of each file as int32[rows, 2048] in a `.npy`, in a folder beside theirs, made once."""
+    """The tokens of each file as int32[rows, 2048] in a `.npy`, in a folder beside theirs, made
+    once.
+    """
     folder = table.folder.with_suffix(".arrays")
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")

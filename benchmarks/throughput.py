@@ -1,13 +1,15 @@
-"""Throughput of rayingest beside other loaders: images in tars, packed tokens and tables in Parquet; two workers each.
+"""Throughput of rayingest beside other loaders: images in tars, packed tokens and tables in
+Parquet; two workers each.
 
     make bench-env
     .venv-peers/bin/python -m benchmarks.throughput images tokens tabular --json runs/bench/peers.jsonl
 
-In a round each contestant has a turn while the others lie idle; every figure is a ratio to the DataLoader of the same
-round. A turn begins when all are idle. Most are mid-epoch then, with a few batches ready: some batches are not timed,
-more than were made in advance, and those after them are, as in `turns.py`. That says nothing of a loader that
-makes as much as it can while nobody asks (`WHOLE`): its turn is a whole epoch, from asking for an iterator to the last
-batch, begun with nothing made. What it takes to begin is part of that, so its epochs have every shard several times.
+In a round each contestant has a turn while the others lie idle; every figure is a ratio to the
+DataLoader of the same round. A turn begins when all are idle. Most are mid-epoch then, with a few
+batches ready: some batches are not timed, more than were made in advance, and those after them are,
+as in `turns.py`. That says nothing of a loader that makes as much as it can while nobody asks
+(`WHOLE`): its turn is a whole epoch, from asking for an iterator to the last batch, begun with
+nothing made. What it takes to begin is part of that, so its epochs have every shard several times.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ Makers = Mapping[str, Callable[[Any, int], Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """What is read, and who reads it. `forked`: those whose workers are forked, which has to be before Ray starts its
-    threads. `batches` are timed in a turn, `drain` more come first; both may be given (`too_short`).
+    """What is read, and who reads it. `forked`: those whose workers are forked, which has to be
+    before Ray starts its threads. `batches` are timed in a turn, `drain` more come first; both may
+    be given (`too_short`).
     """
 
     make: Callable[[Path], Any]
@@ -61,7 +64,9 @@ class Case:
 
 
 SLOW = "Hugging Face, defaults"
-"""Takes most of a millisecond for a row of a table, so a turn of hundreds of batches of them would take minutes."""
+"""Takes most of a millisecond for a row of a table, so a turn of hundreds of batches of them would
+take minutes.
+"""
 CASES = {
     "images": Case(
         images.corpus, images.BATCH, math.prod(images.SHAPE), images.FORKED, images.ON_RAY, 64, 48
@@ -136,8 +141,9 @@ def take_epoch(contestant: Contestant, batch: int) -> Turn:
 
 
 def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
-    """For each contestant its rate and CPU to the DataLoader's of the same round, MB a second, CPU us a sample, seconds
-    to a turn's first batch (one that lies ready, or an epoch's first), and of what its turns are.
+    """For each contestant its rate and CPU to the DataLoader's of the same round, MB a second, CPU
+    us a sample, seconds to a turn's first batch (one that lies ready, or an epoch's first), and of
+    what its turns are.
     """
     base = turns[PEER]
     return {

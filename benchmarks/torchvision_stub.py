@@ -1,5 +1,5 @@
-"""Stands in for torchvision, which `streaming` imports for data sets that are not used here: PyPI's builds of it do not
-load beside a torch for CPUs.
+"""Stands in for torchvision, which `streaming` imports for data sets that are not used here: PyPI's
+builds of it do not load beside a torch for CPUs.
 """
 
 import sys

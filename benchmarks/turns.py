@@ -1,4 +1,5 @@
-"""Measure one turn of a contestant: its rate, its CPU time and the hand-over of a batch that lies ready.
+"""Measure one turn of a contestant: its rate, its CPU time and the hand-over of a batch that lies
+ready.
 
 Owns when a turn begins and what of it is timed; who takes part is the business of the benchmarks.
 """
@@ -15,13 +16,15 @@ import psutil
 from benchmarks.contestants import Contestant
 
 IDLE_SHARE = 0.3
-"""Of one CPU: the contestants' processes together are idle below this. Ray's and a dozen loaders' take half of it."""
+"""Of one CPU: the contestants' processes together are idle below this. Ray's and a dozen loaders'
+take half of it.
+"""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn showed: samples a second, CPU milliseconds a sample of all processes and of the training process
-    alone, and the seconds in which a batch that lay ready was handed over.
+    """What a turn showed: samples a second, CPU milliseconds a sample of all processes and of the
+    training process alone, and the seconds in which a batch that lay ready was handed over.
     """
 
     rate: float
@@ -31,7 +34,9 @@ class Turn:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU of this process and all below it, those that have ended included, and of this process alone."""
+    """CPU of this process and all below it, those that have ended included, and of this process
+    alone.
+    """
     mine = psutil.Process().cpu_times()
     below = 0.0
     for child in psutil.Process().children(recursive=True):

@@ -1,12 +1,14 @@
-"""Throughput of rayingest on Ray beside torch's DataLoader: one transform, one corpus, taking turns in one run.
+"""Throughput of rayingest on Ray beside torch's DataLoader: one transform, one corpus, taking turns
+in one run.
 
     python -m jobs.bench_loader --rounds 15 --json runs/bench/results.jsonl
 
-Ours decodes JPEGs by its fast path and the DataLoader through Pillow, unless `--path` and `--peer-path` say otherwise.
-The contestants work one at a time: in a round each takes a turn while the others lie idle with full queues. A turn
-drains what was made in advance (not timed), then times `--batches` batches. A machine's moods last longer than a turn,
-so what counts is the ratio within a round; two DataLoaders take turns too, and their ratio shows how much of it is
-noise. What the figures mean is in docs/benchmarks.md.
+Ours decodes JPEGs by its fast path and the DataLoader through Pillow, unless `--path` and
+`--peer-path` say otherwise. The contestants work one at a time: in a round each takes a turn while
+the others lie idle with full queues. A turn drains what was made in advance (not timed), then times
+`--batches` batches. A machine's moods last longer than a turn, so what counts is the ratio within a
+round; two DataLoaders take turns too, and their ratio shows how much of it is noise. What the
+figures mean is in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ SLOW_STEPS = 8
 
 @dataclass(frozen=True)
 class Start:
-    """How a contestant begins: seconds from making the loader to its first batch, between two batches of an epoch, to
-    the first batch of each later epoch, and the same for a training loop that is half as fast.
+    """How a contestant begins: seconds from making the loader to its first batch, between two
+    batches of an epoch, to the first batch of each later epoch, and the same for a training loop
+    that is half as fast.
     """
 
     cold: float
@@ -67,8 +70,9 @@ def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> 
 
 
 def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[str, Any]:
-    """The figures of a run. Ratios are of one round: our rate to the mean of both DataLoaders', and of those two; the
-    mean of their CPU a sample to ours, which other programs on the machine change least.
+    """The figures of a run. Ratios are of one round: our rate to the mean of both DataLoaders', and
+    of those two; the mean of their CPU a sample to ours, which other programs on the machine change
+    least.
     """
     rates = {name: [turn.rate for turn in some] for name, some in turns.items()}
     rounds = list(zip(rates[OURS], rates[PEER], rates[CONTROL], strict=True))
@@ -97,7 +101,9 @@ def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[st
 
 
 def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
-    """All measurements. The DataLoaders start first: they fork, which a process with Ray's threads should not."""
+    """All measurements. The DataLoaders start first: they fork, which a process with Ray's threads
+    should not.
+    """
     steps = corpus.samples // args.batch
     images = TarImages(corpus.shards, args.peer_path)
     contestants: list[Contestant] = []

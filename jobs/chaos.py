@@ -1,9 +1,11 @@
-"""Chaos: two ranks on a cluster of four nodes, while actors are killed, nodes vanish, and reads fail and hang.
+"""Chaos: two ranks on a cluster of four nodes, while actors are killed, nodes vanish, and reads
+fail and hang.
 
     python jobs/chaos.py --epochs 20 --kills 30 --node-losses 10
 
-The stream of ids and bytes must be that of an undisturbed run without Ray; every fault must show in the loaders' stats.
-Prints one line of JSON with what was done to it and what the loaders said, and exits with 1 where anything differs.
+The stream of ids and bytes must be that of an undisturbed run without Ray; every fault must show in
+the loaders' stats. Prints one line of JSON with what was done to it and what the loaders said, and
+exits with 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ UNUSED = {
     "include_log_monitor": False,
     "_system_config": {"prestart_worker_first_driver": False},
 }
-"""Of the head: what would show what nobody looks at, and workers that know nothing of `chaos://`."""
+"""Of the head: what would show what nobody looks at, and workers that know nothing of `chaos://`.
+"""
 Stream = list[list[tuple[int, str]]]
 
 
@@ -216,7 +219,9 @@ def _disturbed(
 
 
 def who_answers(pools: list[ri.Pool]) -> tuple[set[str], set[int]]:
-    """Of the actors that the pools believe to run: names of those that do not, and processes of those that do."""
+    """Of the actors that the pools believe to run: names of those that do not, and processes of
+    those that do.
+    """
     dead, alive = set(), set()
     for member in [member for pool in pools for member in pool.members]:
         try:

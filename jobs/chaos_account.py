@@ -1,7 +1,8 @@
-"""The account of `chaos.py`: what was done to a run, what its loaders' stats say of it, and what they leave out.
+"""The account of `chaos.py`: what was done to a run, what its loaders' stats say of it, and what
+they leave out.
 
-Faults of storage are those that readers met: the index and the first samples are read by others, whose counts are no
-loader's.
+Faults of storage are those that readers met: the index and the first samples are read by others,
+whose counts are no loader's.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from rayingest.plan.figures.histogram import BOUNDS
 
 FAIL, HANG = "fail", "hang"
 STARTING_ON_A_NODE = 4
-"""Actors that may be starting on a node of 2 CPUs when it is lost: two decoders, and a reader for each of two ranks."""
+"""Actors that may be starting on a node of 2 CPUs when it is lost: two decoders, and a reader for
+each of two ranks.
+"""
 BESIDE_THE_DEAD = 3
-"""A pool's other actors on the node of one that Ray calls unavailable: they are given up with it."""
+"""A pool's other actors on the node of one that Ray calls unavailable: they are given up with it.
+"""
 
 
 class Fault(NamedTuple):
@@ -29,7 +33,9 @@ class Fault(NamedTuple):
 
 
 def faults_in(notes: str) -> list[Fault]:
-    """What `chaos_storage` noted of readers: lines of kind, process, time and whether it is a reader."""
+    """What `chaos_storage` noted of readers: lines of kind, process, time and whether it is a
+    reader.
+    """
     lines = [line.split() for line in notes.splitlines()]
     return [Fault(what, int(pid), float(at)) for what, pid, at, role in lines if role == "reader"]
 
@@ -37,8 +43,9 @@ def faults_in(notes: str) -> list[Fault]:
 def storage_faults(faults: Iterable[Fault], alive: Set[int], hang_seconds: float) -> dict[str, int]:
     """`reads_failed` and `reads_hung`, and how many of them the stats must have.
 
-    Of a reader that died, what it met since its last answer went with it: its faults may show or not. Hangs of one
-    process that overlap may be in one read, which is then one long read: `long_reads_sure` is how many there are.
+    Of a reader that died, what it met since its last answer went with it: its faults may show or
+    not. Hangs of one process that overlap may be in one read, which is then one long read:
+    `long_reads_sure` is how many there are.
     """
     told = list(faults)
     failed = [fault for fault in told if fault.what == FAIL]
@@ -56,7 +63,9 @@ def storage_faults(faults: Iterable[Fault], alive: Set[int], hang_seconds: float
 
 
 def long_reads(durations: Sequence[int], seconds: float) -> int:
-    """Reads that took so long, by the bounds that durations are counted by: somewhat shorter ones may be among them."""
+    """Reads that took so long, by the bounds that durations are counted by: somewhat shorter ones
+    may be among them.
+    """
     return sum(durations[bisect_left(BOUNDS, seconds) :])
 
 

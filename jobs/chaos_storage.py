@@ -1,6 +1,8 @@
-"""A file system that misbehaves: some reads fail, some hang. For `chaos.py`; imported by Ray's workers too.
+"""A file system that misbehaves: some reads fail, some hang. For `chaos.py`; imported by Ray's
+workers too.
 
-`chaos:///path` is the local file /path. Every fault is noted in a file, as a line for `chaos_account`.
+`chaos:///path` is the local file /path. Every fault is noted in a file, as a line for
+`chaos_account`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Checks what is looked at from outside, on a running job: panels for Grafana, Ray's dashboard, `top`.
+"""Checks what is looked at from outside, on a running job: panels for Grafana, Ray's dashboard,
+`top`.
 
     python jobs/check_dashboards.py [--pictures docs]
 
-Needs Debian's packages `prometheus` and `chromium`. Prometheus scrapes a job as infra/prometheus/prometheus.yml says,
-but at the path and pace of this check; every query of infra/grafana/rayingest.json must give data (an `or vector(0)`
-does not count), with what its variables' own queries give in their places; a headless Chromium opens the actors' page
-of Ray's dashboard, and must show the loader's decoders. So must `rayingest top`. About a minute; exit status 1 where
-something is missing. With `--pictures`, panels.png in that folder has all panels as they were in the last minute,
-ray_actors.png the actors' page.
+Needs Debian's packages `prometheus` and `chromium`. Prometheus scrapes a job as
+infra/prometheus/prometheus.yml says, but at the path and pace of this check; every query of
+infra/grafana/rayingest.json must give data (an `or vector(0)` does not count), with what its
+variables' own queries give in their places; a headless Chromium opens the actors' page of Ray's
+dashboard, and must show the loader's decoders. So must `rayingest top`. About a minute; exit status
+1 where something is missing. With `--pictures`, panels.png in that folder has all panels as they
+were in the last minute, ray_actors.png the actors' page.
 """
 
 from __future__ import annotations
@@ -234,7 +236,9 @@ def check_panels(address: str) -> bool:
 
 
 def chosen(address: str, variable: str) -> str:
-    """All values of a dashboard's variable, as Grafana puts them into a query; "" where there are none yet."""
+    """All values of a dashboard's variable, as Grafana puts them into a query; "" where there are
+    none yet.
+    """
     found = re.fullmatch(r"label_values\((\w+), (\w+)\)", VARIABLES[variable])
     assert found, VARIABLES[variable]
     return "|".join(get(address, f"label/{found[2]}/values", {"match[]": found[1]}) or ())

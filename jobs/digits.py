@@ -1,4 +1,5 @@
-"""The handwritten digits that scikit-learn ships, as WebDataset shards of PNG files, and their augmentation.
+"""The handwritten digits that scikit-learn ships, as WebDataset shards of PNG files, and their
+augmentation.
 
 1,797 grey images of 8x8 pixels. Every fifth is held out.
 """
@@ -19,7 +20,9 @@ SHARDS = {"train": 6, "held-out": 3}
 
 
 def write_shards(folder: Path) -> None:
-    """Write `train-*.tar` and `held-out-*.tar` into the folder, unless it is there: aside, then renamed."""
+    """Write `train-*.tar` and `held-out-*.tar` into the folder, unless it is there: aside, then
+    renamed.
+    """
     if folder.exists():
         return
     from sklearn.datasets import (
@@ -55,7 +58,9 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def shift(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The digit moved by up to one pixel each way; what leaves on one side is lost, zeros come in on the other."""
+    """The digit moved by up to one pixel each way; what leaves on one side is lost, zeros come in
+    on the other.
+    """
     down, right = rng.integers(0, 3, 2)
     padded = np.pad(sample["image"], ((1, 1), (1, 1), (0, 0)))
     height, width, _ = sample["image"].shape

@@ -1,6 +1,8 @@
-"""Where a run of `train_digits` is kept, and which cluster it runs on: what is settled before any rank starts.
+"""Where a run of `train_digits` is kept, and which cluster it runs on: what is settled before any
+rank starts.
 
-Owns what the driver alone needs. Ranks get their functions by value and may be unable to import this.
+Owns what the driver alone needs. Ranks get their functions by value and may be unable to import
+this.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ STEPS = "steps.jsonl"
 
 
 def connect(num_cpus: int, object_store_memory: int) -> None:
-    """To the cluster that this process was started in, else to one started for it, with so many CPUs and bytes."""
+    """To the cluster that this process was started in, else to one started for it, with so many
+    CPUs and bytes.
+    """
     if ray.is_initialized():
         return
     if os.environ.get("RAY_ADDRESS"):
@@ -33,7 +37,9 @@ def connect(num_cpus: int, object_store_memory: int) -> None:
 
 
 def run_name(folder: Path, name: str | None, resume: bool) -> str:
-    """The run's name: given, the latest there is, or a new one. Raises ConfigError where there is no such run."""
+    """The run's name: given, the latest there is, or a new one. Raises ConfigError where there is
+    no such run.
+    """
     there = sorted(
         (log.parent for log in folder.glob(f"*/{STEPS}")),
         key=lambda run: (run / STEPS).stat().st_mtime,

@@ -1,9 +1,11 @@
-"""Memory: a data set many times larger than the budget, and a consumer that sleeps. What does Ray's object store hold?
+"""Memory: a data set many times larger than the budget, and a consumer that sleeps. What does Ray's
+object store hold?
 
     python jobs/memory.py --max-mb 40 --times 20
 
-Reads the use of the store, spilled and fallback bytes from Ray itself, every few milliseconds. Prints a line of JSON a
-case; exits with 1 where the store held more than the budget, or anything was spilled.
+Reads the use of the store, spilled and fallback bytes from Ray itself, every few milliseconds.
+Prints a line of JSON a case; exits with 1 where the store held more than the budget, or anything
+was spilled.
 """
 
 from __future__ import annotations

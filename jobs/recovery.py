@@ -2,11 +2,12 @@
 
     python jobs/recovery.py --repeats 3
 
-Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter. The steady rate is
-that of the seconds before the fault; throughput is back at the end of the first stretch of `--stretch` seconds, behind
-the fault, in which the rate is at least 0.9 of it. The nodes that stay have the CPUs for all decoders. Blocks are large
-enough to lie in the nodes' object stores, as they do in earnest: the lost node takes copies with it. Prints a line of
-JSON a fault; exits with 1 where the median is above 5 s for a killed decoder, or above 10 s for a lost node.
+Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter.
+The steady rate is that of the seconds before the fault; throughput is back at the end of the first
+stretch of `--stretch` seconds, behind the fault, in which the rate is at least 0.9 of it. The nodes
+that stay have the CPUs for all decoders. Blocks are large enough to lie in the nodes' object
+stores, as they do in earnest: the lost node takes copies with it. Prints a line of JSON a fault;
+exits with 1 where the median is above 5 s for a killed decoder, or above 10 s for a lost node.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def lose_a_node(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
 def seconds_until_back(
     taken: list[float], fault: float, steady: float, stretch: float
 ) -> float | None:
-    """From the fault to the end of the first stretch behind it with 0.9 of the steady rate (samples a second)."""
+    """From the fault to the end of the first stretch behind it with 0.9 of the steady rate (samples
+    a second).
+    """
     for i in range(bisect.bisect(taken, fault), len(taken)):
         first = bisect.bisect(taken, taken[i] - stretch)
         if taken[i] - stretch >= fault and (i + 1 - first) * BATCH / stretch >= BACK * steady:

@@ -1,6 +1,8 @@
-"""Storage far away: a web server that waits before each answer, in a process of its own, and shards for it to serve.
+"""Storage far away: a web server that waits before each answer, in a process of its own, and shards
+for it to serve.
 
-Owns what a request costs and what lies there; who reads it, and how fast, is the business of `bench_storage.py`.
+Owns what a request costs and what lies there; who reads it, and how fast, is the business of
+`bench_storage.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ import numpy as np
 
 
 class SlowFiles(SimpleHTTPRequestHandler):
-    """Files of a folder by byte ranges; each answer is as many milliseconds late as the first part of its path says."""
+    """Files of a folder by byte ranges; each answer is as many milliseconds late as the first part
+    of its path says.
+    """
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = (
@@ -69,7 +73,9 @@ class SlowFiles(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a server of these files while it runs; behind it come the delay and a name: `/100/a.tar`."""
+    """The address of a server of these files while it runs; behind it come the delay and a name:
+    `/100/a.tar`.
+    """
     process = subprocess.Popen(
         [sys.executable, __file__, folder], stdout=subprocess.PIPE, text=True
     )
@@ -82,7 +88,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def write_shards(folder: Path, shards: int, samples: int, nbytes: int) -> list[str]:
-    """A tar of samples of random bytes, under as many names, which are returned: it takes the room of one."""
+    """A tar of samples of random bytes, under as many names, which are returned: it takes the room
+    of one.
+    """
     rng = np.random.default_rng(0)
     names = [f"s-{shard:03d}.tar" for shard in range(shards)]
     first = folder / names[0]

@@ -1,10 +1,11 @@
-"""A slow node, planted and found: of the nodes that decode, one takes ten times as long for every sample.
+"""A slow node, planted and found: of the nodes that decode, one takes ten times as long for every
+sample.
 
     python jobs/slow_node.py
 
-The loader's diagnosis must name that node, the metrics that Ray's nodes export (`rayingest top`) must too, and taking
-the node out, which is the advice, must let the loop wait for less than 5 % of its time. Prints one line of JSON; exit
-status 1 where anything of this is not so.
+The loader's diagnosis must name that node, the metrics that Ray's nodes export (`rayingest top`)
+must too, and taking the node out, which is the advice, must let the loop wait for less than 5 % of
+its time. Prints one line of JSON; exit status 1 where anything of this is not so.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ def planted(
 
 
 def looked_at(loader: ri.Loader, batches: Iterator[Any], steps: int, expected: str) -> Diagnosis:
-    """The first diagnosis, each of so many steps, that is as expected, or the last: a busy machine disturbs."""
+    """The first diagnosis, each of so many steps, that is as expected, or the last: a busy machine
+    disturbs.
+    """
     for _ in range(TRIES):
         run(batches, 10)
         before, begun = loader.figures(), time.monotonic()

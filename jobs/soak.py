@@ -1,9 +1,11 @@
-"""Soak: a hundred thousand steps of small batches. Do memory and open files of trainer and actors stay flat?
+"""Soak: a hundred thousand steps of small batches. Do memory and open files of trainer and actors
+stay flat?
 
     python jobs/soak.py --steps 100000
 
-Prints one line of JSON with the growth per 10,000 steps of resident memory and of open files, of the trainer and of its
-actors together, over the second half of the run; exits with 1 where they grow by more than 1 MiB or one file.
+Prints one line of JSON with the growth per 10,000 steps of resident memory and of open files, of
+the trainer and of its actors together, over the second half of the run; exits with 1 where they
+grow by more than 1 MiB or one file.
 """
 
 from __future__ import annotations

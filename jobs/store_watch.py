@@ -12,7 +12,9 @@ LOOK_SECONDS = 0.02
 
 
 class StoreWatch:
-    """The highest use of the node's object store while this runs, beyond what it held before; spilled and fallback."""
+    """The highest use of the node's object store while this runs, beyond what it held before;
+    spilled and fallback.
+    """
 
     def __init__(self) -> None:
         self.peak = self.spilled = self.fallback = 0

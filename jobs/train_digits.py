@@ -4,9 +4,9 @@
     python jobs/train_digits.py --resume
     ray job submit --address http://127.0.0.1:8265 --working-dir . -- python jobs/train_digits.py
 
-Every run has a folder of its own under `--folder`: Ray Train's checkpoints, which hold the position in the data beside
-the weights, and `steps.jsonl`, one line a step. `--resume` goes on behind the last checkpoint of the latest run (or of
-`--run`) as if nothing had happened.
+Every run has a folder of its own under `--folder`: Ray Train's checkpoints, which hold the position
+in the data beside the weights, and `steps.jsonl`, one line a step. `--resume` goes on behind the
+last checkpoint of the latest run (or of `--run`) as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Settings(Section):
 
 @dataclass(frozen=True)
 class Job:
-    """What the ranks are given. `stop_after`: end after this step as if killed there, without a checkpoint."""
+    """What the ranks are given. `stop_after`: end after this step as if killed there, without a
+    checkpoint.
+    """
 
     settings: Settings
     train: ri.Dataset
@@ -165,7 +167,9 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, loader: ri.Loader) -> None:
-    """Take up the checkpoint that Ray Train has, if it has one: of a resumed run, or of a rank that died."""
+    """Take up the checkpoint that Ray Train has, if it has one: of a resumed run, or of a rank that
+    died.
+    """
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return
@@ -183,7 +187,9 @@ def report(
     loader: ri.Loader,
     figures: dict[str, float],
 ) -> None:
-    """Give Ray Train the figures and a checkpoint: the weights are the same on all ranks, so rank 0 saves them."""
+    """Give Ray Train the figures and a checkpoint: the weights are the same on all ranks, so rank 0
+    saves them.
+    """
     if loader.rank:
         ray.train.report(figures)
         return
@@ -217,7 +223,9 @@ class Publish:
 
 
 class StepLog:
-    """Rank 0's `steps.jsonl`: step, loss and ordinals of its samples; lines after the step resumed from are cut off."""
+    """Rank 0's `steps.jsonl`: step, loss and ordinals of its samples; lines after the step resumed
+    from are cut off.
+    """
 
     def __init__(self, path: Path, step: int) -> None:
         self._writes = ray.train.get_context().get_world_rank() == 0
@@ -242,7 +250,9 @@ class StepLog:
 
 
 class Waiting:
-    """How long the loop waited for data: for its first batch, while all workers start, and from then on."""
+    """How long the loop waited for data: for its first batch, while all workers start, and from
+    then on.
+    """
 
     def __init__(self, loader: ri.Loader) -> None:
         self._loader = loader

@@ -1,5 +1,5 @@
-"""What all tests share: property tests draw the same cases on every run; one Ray cluster and two pools of workers on it
-serve all who need them.
+"""What all tests share: property tests draw the same cases on every run; one Ray cluster and two
+pools of workers on it serve all who need them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from hypothesis import HealthCheck, settings
 
 # A token file in the home of whoever runs this would make Ray ask for authentication.
 os.environ["RAY_AUTH_MODE"] = "disabled"
-# For all processes that tests start, Ray's workers among them: they find the tests' modules, and compile modules once.
+# For all processes that tests start, Ray's workers among them: they find the tests' modules, and
+# compile modules once.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # What is exported is there soon, where a test waits for it; Ray's own pace is 10 s.
 os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - so spelt by Ray
-# So often Ray Train looks at its ranks, which it does not let report more often; its own pace is 2 s.
+# So often Ray Train looks at its ranks, which it does not let report more often; its own pace is 2
+# s.
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.2"
 # An actor of Ray Train's that looks for nodes about to be taken away, of which there are none.
 os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
@@ -39,7 +41,9 @@ settings.load_profile("fixed")
 
 
 def pytest_collection_finish() -> None:
-    """What the imports left stays: no collection goes through it again, which would take a third of a second each."""
+    """What the imports left stays: no collection goes through it again, which would take a third of
+    a second each.
+    """
     gc.collect()
     gc.freeze()
 

@@ -118,7 +118,9 @@ def test_pickles_are_loaded_only_where_asked_for(
     error: type[IngestError],
     said: str,
 ) -> None:
-    """The refusal names the field and the way out, which works; reading the bytes or other fields does too."""
+    """The refusal names the field and the way out, which works; reading the bytes or other fields
+    does too.
+    """
     shard = tar(tmp_path, name, data)
     sprung = Trap.sprung
     with pytest.raises(error, match=said) as caught:
@@ -216,7 +218,9 @@ def test_no_credential_shows_anywhere(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not in errors, logs at DEBUG, what things look like, the state, the kept index, statistics or output."""
+    """Not in errors, logs at DEBUG, what things look like, the state, the kept index, statistics or
+    output.
+    """
     monkeypatch.setitem(Storage.__init__.__kwdefaults__, "first_wait", 0.0)
     monkeypatch.setitem(Storage.__init__.__kwdefaults__, "attempts", 2)
     caplog.set_level(logging.DEBUG)
@@ -265,7 +269,9 @@ def test_no_credential_shows_over_ray(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither in what the workers' errors say here, nor in any log of Ray's session, nor in their command lines."""
+    """Neither in what the workers' errors say here, nor in any log of Ray's session, nor in their
+    command lines.
+    """
     monkeypatch.setitem(Storage.__init__.__kwdefaults__, "first_wait", 0.0)
     monkeypatch.setitem(Storage.__init__.__kwdefaults__, "attempts", 2)
     caplog.set_level(logging.DEBUG, "rayingest")
@@ -325,7 +331,9 @@ def nothing_shows(shown: list[str]) -> None:
 
 
 def failures(web: WebServer, folder: Path) -> list[BaseException]:
-    """Errors of missing, refused, failing, damaged and changed shards, of wrong options and indexes, and of a map."""
+    """Errors of missing, refused, failing, damaged and changed shards, of wrong options and
+    indexes, and of a map.
+    """
     errors: list[BaseException] = []
     base = web.url.replace("http://", f"http://me:{SECRETS['password']}@")
     signed = f"?sig={SECRETS['query']}"

@@ -10,8 +10,6 @@ import pytest
 from benchmarks import first_batch, first_batch_turn
 
 
-
-
 class Counted:
     """A loader of 20 batches of two samples an epoch."""
 
@@ -49,7 +47,9 @@ class Exhausted(Kept):
     [(Counted, "dropping", 0), (Kept, "state", 0), (Exhausted, "state", 4)],
 )
 def test_a_resume_follows_a_start(tmp_path: Path, loader: Any, by: str, lost: int) -> None:
-    """By a state or by dropping; a start goes on to the second epoch, and a resume to the end of the first."""
+    """By a state or by dropping; a start goes on to the second epoch, and a resume to the end of
+    the first.
+    """
     assert first_batch_turn.prepare(loader, 20, tmp_path) == {}
     start = first_batch_turn.start(loader, 20, tmp_path)
     assert [len(start["seconds"]), start["labels"][0], start["labels"][-1]] == [21, [0, 1], [0, 1]]

@@ -11,12 +11,12 @@ import pytest
 from benchmarks import plot_throughput, rows, throughput
 
 
-
-
 def test_turns_too_short_are_told_and_not_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before and after the figures, and the row that counts is the last of those that are long enough."""
+    """Before and after the figures, and the row that counts is the last of those that are long
+    enough.
+    """
     usual = throughput.CASES["images"]
     assert throughput.too_short(usual, usual) == ""
     for less in ({"drain": usual.drain - 1}, {"batches": usual.batches - 1}):
@@ -56,12 +56,16 @@ def test_a_command_that_can_give_nothing_is_told_before_the_work(
     """In one line of the command line's own."""
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module(f"benchmarks.{name}").main([argument.format(folder=tmp_path) for argument in arguments])
+        importlib.import_module(f"benchmarks.{name}").main(
+            [argument.format(folder=tmp_path) for argument in arguments]
+        )
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_rows_are_appended_where_they_are_wanted(tmp_path: Path) -> None:
-    """The folder is made; what is not there, or no row, is told by name, and so is what is not installed."""
+    """The folder is made; what is not there, or no row, is told by name, and so is what is not
+    installed.
+    """
     path = rows.row_file(str(tmp_path / "new" / "folder" / "rows.jsonl"))
     with pytest.raises(SystemExit, match=r"no rows of JSON in .*rows\.jsonl: .*No such file"):
         rows.read_rows(path)

@@ -182,7 +182,7 @@ def test_figures_are_made_of_turns_of_the_same_round() -> None:
     assert figures["rayingest"]["ratio"]["median"] == pytest.approx(2.25)
     assert "2.25 (1.88 to 2.62)" in throughput.report("tokens", figures)
     start = bench_loader.Start(cold=0.5, step=[0.1], boundaries=[0.1], slow_boundaries=[0.01])
-    three = {name: both["rayingest"] for name in ("rayingest", "DataLoader", "DataLoader again")}
+    three = dict.fromkeys(("rayingest", "DataLoader", "DataLoader again"), both["rayingest"])
     ours = bench_loader.summarise(three, dict.fromkeys(three, start))
     assert ours["ratio"]["median"] == 1
     assert "samples a second" in bench_loader.report(ours)

@@ -14,10 +14,10 @@ from benchmarks import storage, storage_loaders
 from jobs import slow_files
 
 
-
-
 def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
-    """Through the server, by ranges and whole, after its delay; each sample of each shard, read by its place."""
+    """Through the server, by ranges and whole, after its delay; each sample of each shard, read by
+    its place.
+    """
     names = slow_files.write_shards(tmp_path, shards=2, samples=3, nbytes=700)
     shard = (tmp_path / names[1]).read_bytes()
     with slow_files.served(tmp_path) as address:
@@ -36,7 +36,9 @@ def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
 
 
 def test_a_turn_far_away_ends_in_time() -> None:
-    """It is so many batches, or as many as come in so many seconds, a whole round of the workers at least."""
+    """It is so many batches, or as many as come in so many seconds, a whole round of the workers at
+    least.
+    """
     forms = [
         {"seconds": torch.tensor([0.5, 1.0]), "__index__": torch.arange(2)},
         (np.array([0.5, 1.0]),),

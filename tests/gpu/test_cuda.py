@@ -1,4 +1,6 @@
-"""The ordering rules of `tests/trainer` on a real CUDA device. Needs PyTorch and NumPy, neither Ray nor pyarrow."""
+"""The ordering rules of `tests/trainer` on a real CUDA device. Needs PyTorch and NumPy, neither Ray
+nor pyarrow.
+"""
 
 import threading
 
@@ -117,12 +119,15 @@ def device():
 
 
 def wrong_steps(backend, late_consumer=0, steps=30):
-    """Run a loop that reads each batch some cycles late and drops it at once; the steps whose contents were wrong."""
+    """Run a loop that reads each batch some cycles late and drops it at once; the steps whose
+    contents were wrong.
+    """
     prefetcher = DevicePrefetcher(Source(SlotPool(pin=True)).get, backend, 2)
     stream = torch.cuda.Stream(device=backend.device)
     read = []
     with torch.cuda.stream(stream):
-        # Memory for what is read is made beforehand, so that it cannot be what the copies are put into.
+        # Memory for what is read is made beforehand, so that it cannot be what the copies are put
+        # into.
         places = [
             (
                 torch.empty((ROWS, WIDTH), dtype=torch.uint8, device=backend.device),
@@ -199,7 +204,9 @@ def test_copies_run_beside_the_computation(device):
 
 
 def test_memory_is_flat_over_200_batches(device):
-    """Pinned and device memory stand still once a loop has warmed up, and so does the number of slots."""
+    """Pinned and device memory stand still once a loop has warmed up, and so does the number of
+    slots.
+    """
     pool = SlotPool(pin=True)
     prefetcher = DevicePrefetcher(Source(pool).get, CudaBackend(device), 2)
     used = []
@@ -213,7 +220,9 @@ def test_memory_is_flat_over_200_batches(device):
 
 
 def test_normalising_runs_on_the_consumers_stream(device):
-    """`after_copy` turns bytes into floats behind the wait, on the stream of whoever asked, with the right values."""
+    """`after_copy` turns bytes into floats behind the wait, on the stream of whoever asked, with
+    the right values.
+    """
     streams = []
 
     def normalise(image):
@@ -263,7 +272,9 @@ def test_a_loader_gives_the_same_on_the_device_as_on_the_cpu(device):
 
 
 def test_another_thread_may_iterate(device):
-    """The loader's device does not depend on the current device or stream of the thread that made it."""
+    """The loader's device does not depend on the current device or stream of the thread that made
+    it.
+    """
     found = []
 
     def consume():

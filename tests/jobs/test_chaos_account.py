@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
+from jobs import chaos_account as account
 from rayingest.plan.figures.histogram import Histogram
-from tests.support.jobs import job
-
-account = job("chaos_account")
 
 ADDS_UP: dict[str, Any] = {
     "killed": 30, "nodes_lost": 10, "died": 48, "idle_dead": 1, "workers_lost": 51,
@@ -49,7 +47,9 @@ def test_what_the_stats_leave_out_is_reported(wrong: dict[str, int], words: str)
 
 
 def test_what_a_reader_that_lives_has_met_must_show() -> None:
-    """All its failed reads, and its hangs but for those that overlap; of the dead ones' nothing need show."""
+    """All its failed reads, and its hangs but for those that overlap; of the dead ones' nothing
+    need show.
+    """
     notes = [
         "fail 1 10.0 reader", "fail 2 11.0 reader", "fail 9 11.0 other",
         "hang 1 20.0 reader", "hang 1 25.0 reader", "hang 1 40.0 reader", "hang 3 26.0 reader", "hang 2 27.0 reader",

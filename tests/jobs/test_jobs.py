@@ -1,4 +1,6 @@
-"""The demo job, run as a user runs it: submitted to a cluster, on a cluster of its own, stopped and resumed."""
+"""The demo job, run as a user runs it: submitted to a cluster, on a cluster of its own, stopped and
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ STEPS = EPOCHS * (1438 // 64)
 def environment() -> dict[str, str]:
     """That of a shell with the virtual environment active, and no cluster in sight."""
     given = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    # Workers that Ray starts before they are asked for are not those that a job in a folder of its own needs.
+    # Workers that Ray starts before they are asked for are not those that a job in a folder of its
+    # own needs.
     return {**given, "PATH": f"{BIN}:{given['PATH']}", "RAY_prestart_worker_first_driver": "0"}
 
 
@@ -54,7 +57,9 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for data and runs, with the job's configurations changed to stay in it, and to other intervals."""
+    """A folder for data and runs, with the job's configurations changed to stay in it, and to other
+    intervals.
+    """
     folder = tmp_path_factory.mktemp("digits")
     for name in ("digits_cpu.yaml", "digits_held_out.yaml"):
         text = (ROOT / "configs" / name).read_text()
@@ -69,7 +74,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running_head(wait_until: Callable[..., None]) -> Iterator[str]:
-    """The dashboard of a Ray head with ports and a folder of its own; it is ended with all that it started."""
+    """The dashboard of a Ray head with ports and a folder of its own; it is ended with all that it
+    started.
+    """
     port, dashboard, client, agent = free_ports(4)
     folder = Path(
         tempfile.mkdtemp(prefix="ri-head-")
@@ -154,7 +161,9 @@ def checkpoints(run: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stopped(place: Path, wait_until: Callable[..., None]) -> list[dict[str, Any]]:
-    """The job, submitted to a running cluster and stopped behind its first checkpoint; returns its steps."""
+    """The job, submitted to a running cluster and stopped behind its first checkpoint; returns its
+    steps.
+    """
     with running_head(wait_until) as head:
         submit = ["ray", "job", "submit", "--address", head, "--working-dir", "."]
         submit += ["--runtime-env", "infra/runtime_env.yaml", "--"]
@@ -183,7 +192,9 @@ def test_a_stopped_run_leaves_its_steps_and_a_whole_checkpoint(
 def test_a_resumed_run_repeats_what_was_done_behind_its_checkpoint(
     stopped: list[dict[str, Any]], resumed: str, place: Path
 ) -> None:
-    """Weights, optimizer and data are those of a run that was never stopped: the same losses of the same samples."""
+    """Weights, optimizer and data are those of a run that was never stopped: the same losses of the
+    same samples.
+    """
     (run,) = (place / "runs").iterdir()
     assert steps(run)[:60] == stopped
     assert [line["step"] for line in steps(run)] == list(range(1, STEPS + 1))
@@ -192,7 +203,9 @@ def test_a_resumed_run_repeats_what_was_done_behind_its_checkpoint(
 def test_rank_0_had_its_part_of_every_batch(
     resumed: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Across the stop, and at the end, whoever read and decoded: what one process makes of the configuration."""
+    """Across the stop, and at the end, whoever read and decoded: what one process makes of the
+    configuration.
+    """
     monkeypatch.chdir(ROOT)
     (run,) = (place / "runs").iterdir()
     config = ri.load_config(place / "digits_cpu.yaml")
@@ -207,7 +220,9 @@ def test_rank_0_had_its_part_of_every_batch(
 
 
 def test_the_job_learns(resumed: str, place: Path) -> None:
-    """At least 97 % of the held-out digits; the last line says so, and how long the loop waited for data."""
+    """At least 97 % of the held-out digits; the last line says so, and how long the loop waited for
+    data.
+    """
     accuracy, step, waiting = FINAL.findall(resumed.splitlines()[-1])[0]
     assert float(accuracy) >= 97.0
     assert int(step) == STEPS
@@ -219,7 +234,9 @@ def test_the_job_learns(resumed: str, place: Path) -> None:
 def test_a_run_that_cannot_be_is_refused(
     resumed: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run to resume, or one that would be overwritten; without a name, `--resume` takes the latest."""
+    """No run to resume, or one that would be overwritten; without a name, `--resume` takes the
+    latest.
+    """
     monkeypatch.syspath_prepend(ROOT / "jobs")
     import train_digits
 
@@ -236,7 +253,9 @@ def test_a_run_that_cannot_be_is_refused(
 def test_the_digits_are_written_once(
     resumed: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several shards of each part, no sample in two of them, nothing left over, and nothing done where they are."""
+    """Several shards of each part, no sample in two of them, nothing left over, and nothing done
+    where they are.
+    """
     monkeypatch.syspath_prepend(ROOT / "jobs")
     import digits
 

@@ -1,7 +1,8 @@
-"""A world for dispatch to act on: workers, a store and a consumer, in which things end, fail and vanish in any order.
+"""A world for dispatch to act on: workers, a store and a consumer, in which things end, fail and
+vanish in any order.
 
-Every invariant that dispatch states is checked again after every event. What tasks brought is kept in the books
-that the Ray path keeps it in.
+Every invariant that dispatch states is checked again after every event. What tasks brought is kept
+in the books that the Ray path keeps it in.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ def windowed_steps(
 
 @dataclass
 class World:
-    """`row_bytes` is what a decoded row of a step takes in truth, `block_errors` the blocks that can never be read.
+    """`row_bytes` is what a decoded row of a step takes in truth, `block_errors` the blocks that
+    can never be read.
 
-    `bad` tells of a part that is about to be decoded which of its places hold bad samples, in ascending order.
+    `bad` tells of a part that is about to be decoded which of its places hold bad samples, in
+    ascending order.
     """
 
     dispatch: Dispatch
@@ -157,7 +160,9 @@ class World:
         self.join(role)
 
     def lose_blocks(self) -> None:
-        """Some blocks in the store are gone; decodes that hold them fail at some time, or never answer."""
+        """Some blocks in the store are gone; decodes that hold them fail at some time, or never
+        answer.
+        """
         lost = {number for number in self.store if self.rng.random() < 0.3}
         self.store -= lost
         self.vanished |= lost

@@ -82,7 +82,9 @@ def rules(
     file_order: bool = True,
     max_batch: int = 36,
 ) -> Rules:
-    """Any order of a small data set: few or many blocks, any lanes that divide the batch, any window, any seed."""
+    """Any order of a small data set: few or many blocks, any lanes that divide the batch, any
+    window, any seed.
+    """
     counts = tuple(draw(st.lists(st.integers(1, 20), min_size=1, max_size=24)))
     samples = sum(counts)
     partial = draw(st.sampled_from(partials))

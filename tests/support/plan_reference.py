@@ -1,7 +1,7 @@
 """The order once more, written from its rules with integers and lists, to hold the planner against.
 
-It shares with the package only the keyed bijection and the keys' domains. It is slow, holds a whole epoch in memory,
-and refuses nothing: callers give it parameters that make sense.
+It shares with the package only the keyed bijection and the keys' domains. It is slow, holds a whole
+epoch in memory, and refuses nothing: callers give it parameters that make sense.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """One row of a global batch; `lane`, `window` and `until` say where it came from and how long that lasts."""
+    """One row of a global batch; `lane`, `window` and `until` say where it came from and how long
+    that lasts.
+    """
 
     block: int
     row: int

@@ -1,4 +1,6 @@
-"""Unbounded sources for tests, and what their records are in order. Imported by Ray workers too, by its name."""
+"""Unbounded sources for tests, and what their records are in order. Imported by Ray workers too, by
+its name.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ Pair = tuple[dict[str, Any], Any]
 
 
 class Counts:
-    """Partition p has `lengths[p]` records, p's number and their own; offsets are [record]. Counts what is pulled, a
-    byte in a file each.
+    """Partition p has `lengths[p]` records, p's number and their own; offsets are [record]. Counts
+    what is pulled, a byte in a file each.
     """
 
     def __init__(self, lengths: Sequence[int], pulled: Path | None = None) -> None:

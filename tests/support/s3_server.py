@@ -1,6 +1,8 @@
-"""An S3 server of its own process: moto's, with only S3 in it. Prints its port, then serves until it is ended.
+"""An S3 server of its own process: moto's, with only S3 in it. Prints its port, then serves until
+it is ended.
 
-As a script: `python tests/support/s3_server.py`. `credentials` are what it takes, as s3fs wants them.
+As a script: `python tests/support/s3_server.py`. `credentials` are what it takes, as s3fs wants
+them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from rayingest.plan.order.replacements import FilledStep, Known, candidates
 
 
 class SkippingSteps:
-    """An epoch's steps for dispatch, from `first` on; which ordinals are bad and which blocks broken is the truth."""
+    """An epoch's steps for dispatch, from `first` on; which ordinals are bad and which blocks
+    broken is the truth.
+    """
 
     def __init__(self, planner: Planner, bad: set[int], broken: set[int], first: int = 0) -> None:
         self.planner, self.bad, self.broken, self.first = planner, bad, broken, first
@@ -64,7 +66,9 @@ class SkippingSteps:
         return True
 
     def expected(self, step: int) -> list[tuple[int, bool]]:
-        """(ordinal, valid) that a step's rows must end with: the sample itself, or its first good candidate."""
+        """(ordinal, valid) that a step's rows must end with: the sample itself, or its first good
+        candidate.
+        """
         return expected_rows(self.planner, step, self.bad, self.broken)
 
 

@@ -1,4 +1,5 @@
-"""Data of which some is bad: images that are none, samples that a transform refuses, blocks that cannot be read.
+"""Data of which some is bad: images that are none, samples that a transform refuses, blocks that
+cannot be read.
 
 Imported by Ray workers too, by its name.
 """
@@ -55,7 +56,9 @@ def description(
 
 
 def write_spoiled(folder: Path) -> str:
-    """250 samples of which some are bad in each of the ways above; sizes and times are those of the index."""
+    """250 samples of which some are bad in each of the ways above; sizes and times are those of the
+    index.
+    """
     pattern = write_shards(folder, SHARDS)
     with description(pattern).loader(workers=0):
         pass  # makes the index, which good data alone has

@@ -1,4 +1,5 @@
-"""Data and helpers for tests of whole streams: shards with images, a description that augments, and runs to compare.
+"""Data and helpers for tests of whole streams: shards with images, a description that augments, and
+runs to compare.
 
 Imported by Ray workers too, by its name.
 """
@@ -26,7 +27,9 @@ Step = list[Row]
 
 
 def write_shards(folder: Path, sizes: Sequence[int], *, side: int = 12) -> str:
-    """Tar shards of so many samples each: `png` noise images and `json` {"i": i}. Returns their glob."""
+    """Tar shards of so many samples each: `png` noise images and `json` {"i": i}. Returns their
+    glob.
+    """
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     i = 0
@@ -96,7 +99,9 @@ def images(pattern: str, batch: int, *, seed: int = 3, window: int = 96, **optio
 
 
 def rows(batch: dict[str, Any]) -> Step:
-    """(ordinal, digest of all the sample's fields) of each row. Padding is left out, as its width is the batch's."""
+    """(ordinal, digest of all the sample's fields) of each row. Padding is left out, as its width
+    is the batch's.
+    """
     result = []
     for row, ordinal in enumerate(np.asarray(batch["__index__"]).tolist()):
         digest = hashlib.sha256()
@@ -119,7 +124,9 @@ def run(
     steps: int | None = None,
     **options: Any,
 ) -> tuple[list[Step], dict[str, Any]]:
-    """Global steps, each rank's rows behind another's, over so many passes; and the state at the end."""
+    """Global steps, each rank's rows behind another's, over so many passes; and the state at the
+    end.
+    """
     options.setdefault(
         "epochs", epochs + (state["epoch"] if state else 0)
     )  # not to work for what nobody sees
@@ -145,7 +152,9 @@ def run(
 def run_on_least(
     dataset: Dataset, pool: ri.Pool, **options: Any
 ) -> tuple[list[Step], dict[str, Any]]:
-    """One pass of one rank on the smallest budget that works, as errors tell it; and the loader's stats."""
+    """One pass of one rank on the smallest budget that works, as errors tell it; and the loader's
+    stats.
+    """
     budget = 1
     for _ in range(3):  # what a batch takes is not known before there is room for a block
         try:

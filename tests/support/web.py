@@ -1,4 +1,6 @@
-"""A web server with byte ranges and etags, as object stores offer them; it records what is asked of it."""
+"""A web server with byte ranges and etags, as object stores offer them; it records what is asked of
+it.
+"""
 
 from __future__ import annotations
 

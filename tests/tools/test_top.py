@@ -20,7 +20,9 @@ JOB = 'Component="core_worker",JobId="01000000",loader="0"'
 
 
 def exported(scale: float, *, closed: bool = False) -> str:
-    """What two nodes export of a job of two ranks, the second of which waits, looked at `5 * scale` s after 1970."""
+    """What two nodes export of a job of two ranks, the second of which waits, looked at `5 * scale`
+    s after 1970.
+    """
     lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{JobId="01000000"} 5']
     for rank, waits in (("0", 0.0), ("1", 1.0)):
         tags = f'{JOB},rank="{rank}"'
@@ -77,7 +79,9 @@ def test_rates_are_of_the_time_between_looks() -> None:
 
 
 def test_loaders_that_are_closed_are_gone() -> None:
-    """At once where they say so, else, where their process ended, when nothing new has come for long."""
+    """At once where they say so, else, where their process ended, when nothing new has come for
+    long.
+    """
     assert board_of(exported(1), exported(3), exported(3, closed=True)) == {}
     ended = "\n".join(line for line in exported(3).splitlines() if "timestamp" not in line)
     for left in (ended, exported(3)):
@@ -105,7 +109,9 @@ def test_the_table_names_the_slow_rank() -> None:
 
 
 def test_loaders_of_one_rank_are_no_ranks() -> None:
-    """One that waits beside one that does not is no slow rank; a rank is compared with the same loader of others."""
+    """One that waits beside one that does not is no slow rank; a rank is compared with the same
+    loader of others.
+    """
     waits, fine = CASES["decoding"][0], CASES["no wait"][0]
     lines = top.table({("1", "0", "0"): waits, ("1", "0", "1"): fine})
     assert [line.split(":")[:2] for line in lines[3:]] == [

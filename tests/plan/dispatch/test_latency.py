@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import simulate
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
-from tests.support.jobs import job
 from tests.support.plan_cases import uniform
 
 STEPS, START, ROWS = 250, 120, 64
@@ -18,7 +18,6 @@ STEPS, START, ROWS = 250, 120, 64
 @functools.cache
 def seconds(latency: float) -> float:
     """What steps after the start take together, decoded at 4 ms a row, in blocks of 2 MB that come at 100 MB/s."""
-    simulate = job("simulate")
     world = replace(simulate.World(), rows=ROWS, decoders=3, step_seconds=0.0, read_latency=latency)
     data = uniform(2000, 33, world.sample_bytes)
     planner = Planner(data, Order.resolve(data, batch=ROWS, seed=1, window=1024), 0, 1)

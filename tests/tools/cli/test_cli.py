@@ -62,7 +62,9 @@ def log_if_slow(result: Result) -> dict[str, list[str]]:
 
 
 def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
-    """Data, fingerprint, order, steps, and the first batch's fields: here without the device, and without Ray."""
+    """Data, fingerprint, order, steps, and the first batch's fields: here without the device, and
+    without Ray.
+    """
     rows = log_if_slow(run("check", "c.yaml"))
     config = ri.load_config("c.yaml")
     with config.dataset().loader(rank=0, world_size=1, workers=0) as loader:
@@ -78,7 +80,9 @@ def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
 
 
 def test_check_shows_a_ranks_part(run: Run) -> None:
-    """With a world size, the batch is rank 0's slice, and ranks that share a lane read its blocks more than once."""
+    """With a world size, the batch is rank 0's slice, and ranks that share a lane read its blocks
+    more than once.
+    """
     rows = log_if_slow(run("check", "c.yaml", "--world-size", "4"))
     assert rows["reads"] == ["4.00 per block and epoch on 4 rank(s)"]
     assert "uint8 (2, 8, 8, 3)" in rows["first batch"][0]
@@ -197,7 +201,9 @@ def test_debug_shows_where_an_error_comes_from(run: Run, folder: Path) -> None:
 
 
 def test_the_command_is_installed(folder: Path) -> None:
-    """`rayingest` stands beside the interpreter, answers, and finds modules of the folder it is called in."""
+    """`rayingest` stands beside the interpreter, answers, and finds modules of the folder it is
+    called in.
+    """
     (folder / "mine.py").write_text("def f(sample):\n    return {'i': sample['i']['i']}\n")
     (folder / "c.yaml").write_text(CONFIG.format(urls="data/*.tar") + "map: mine:f\n")
     command = Path(sys.executable).with_name("rayingest")
@@ -267,7 +273,9 @@ def test_every_reader_has_its_commands(reader: str, run: Run, folder: Path) -> N
 
 
 def test_verify_lists_all_that_is_bad(run: Run, folder: Path) -> None:
-    """A picture that cannot be decoded, by its offset; a shard that cannot be indexed; and nothing where nothing is."""
+    """A picture that cannot be decoded, by its offset; a shard that cannot be indexed; and nothing
+    where nothing is.
+    """
     assert log_if_slow(run("verify", "c.yaml"))["verified"] == ["42 samples in 3 shards, 0 bad"]
     first, second, _ = sorted((folder / "data").iterdir())
     data = bytearray(first.read_bytes())

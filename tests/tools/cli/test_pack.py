@@ -108,7 +108,9 @@ def test_images_are_made_smaller_or_decoded(to: str, tmp_path: Path) -> None:
 def test_shards_are_of_the_size_asked_for_whatever_blocks_are(
     tmp_path: Path, shard_bytes: int
 ) -> None:
-    """Every sample once and in order; shards are cut inside of blocks, also of what a view leaves of them."""
+    """Every sample once and in order; shards are cut inside of blocks, also of what a view leaves
+    of them.
+    """
     (tmp_path / "data").mkdir()
     for number in range(50):
         (tmp_path / "data" / f"{number:02d}.bin").write_bytes(
@@ -159,7 +161,9 @@ def test_no_data_are_to_hold_what_is_packed_of_them(
 
 
 def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
-    """A shard that is there is not touched; one that is damaged is made again; another packing's folder is refused."""
+    """A shard that is there is not touched; one that is damaged is made again; another packing's
+    folder is refused.
+    """
     write_shards(tmp_path / "data", [20, 15, 7])
     data, out = ri.read_webdataset(tmp_path / "data", block_bytes=4096), tmp_path / "out"
     layout = {"to": "webdataset", "shard_bytes": 4_000}

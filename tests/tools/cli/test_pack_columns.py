@@ -41,7 +41,9 @@ from tests.tools.cli.test_pack import pack_here, samples
 def test_no_later_value_is_changed_or_left_out_in_parquet(
     tmp_path: Path, first: str, late: str, says: str
 ) -> None:
-    """What the first block's columns cannot hold exactly is an error that names the field and the sample."""
+    """What the first block's columns cannot hold exactly is an error that names the field and the
+    sample.
+    """
     (tmp_path / "a.jsonl").write_text(f"{first}\n" * 1_500 + f"{late}\n" * 2)
     with pytest.raises(DataError, match=says) as caught:
         pack_here(

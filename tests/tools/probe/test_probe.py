@@ -160,7 +160,9 @@ def test_differential_runs_tell_storage_from_decoding(
 def test_a_configuration_is_probed(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All its runs, half a second each: a report, and a recommendation that loads; what cannot be is told."""
+    """All its runs, half a second each: a report, and a recommendation that loads; what cannot be
+    is told.
+    """
     monkeypatch.chdir(tmp_path)
     write_shards(tmp_path / "data", [30, 30])
     (tmp_path / "c.yaml").write_text(
