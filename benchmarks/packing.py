@@ -73,7 +73,9 @@ def plan(samples: int, window: int) -> None:
         planner = Planner(data, order, lengths=by)
         taken = padded = 0
         begun = time.process_time()
-        steps = [planner.picks(0, step).ordinal for step in range(min(400, order.full_steps))]
+        steps = [
+            planner.step_samples(0, step).ordinal for step in range(min(400, order.full_steps))
+        ]
         took = time.process_time() - begun
         for ordinal in steps:
             of_ranks = lengths[ordinal].reshape(RANKS, -1).astype(np.int64)
@@ -98,13 +100,13 @@ def plan(samples: int, window: int) -> None:
         grouped = GroupedPlanner(data, order, of, 0, RANKS)
         counted = time.process_time() - begun
         begun = time.process_time()
-        picks = [grouped.picks(0, step) for step in range(min(400, grouped.steps_in(0)))]
+        steps = [grouped.step_samples(0, step) for step in range(min(400, grouped.steps_in(0)))]
         took = time.process_time() - begun
         filled = grouped.filled(0)
         if isinstance(grouping, Budget):
-            own = [of[one.ordinal].astype(np.int64) for one in picks]
+            own = [of[one.ordinal].astype(np.int64) for one in steps]
             filled = sum(map(np.sum, own)) / sum(len(some) * some.max() for some in own)
-        print(f"{name:>34} {filled:>7.1%} {counted:>15.2f} s {1000 * took / len(picks):>10.2f}")
+        print(f"{name:>34} {filled:>7.1%} {counted:>15.2f} s {1000 * took / len(steps):>10.2f}")
 
 
 def write_documents(folder: Path, megabytes: int) -> int:

@@ -70,7 +70,9 @@ def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, 
     imbalance = []
     begun = time.perf_counter()
     for step in range(planner.order.full_steps):
-        of_ranks = lengths[planner.picks(0, step).ordinal].reshape(ranks, -1).astype(np.int64)
+        of_ranks = (
+            lengths[planner.step_samples(0, step).ordinal].reshape(ranks, -1).astype(np.int64)
+        )
         longest = of_ranks.max(1)
         taken += int(of_ranks.sum())
         padded += int(longest.sum()) * of_ranks.shape[1]

@@ -68,15 +68,15 @@ def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int)
     begun = time.process_time()
     order = Order.resolve(data, batch=batch, seed=1)
     planner = Planner(data, order, world_size // 2, world_size)
-    planner.picks(epoch, 0)
+    planner.step_samples(epoch, 0)
     epoch_seconds = time.process_time() - begun
     times = []
     for place in tqdm(range(4), desc=f"{world_size} ranks", leave=False):
         first = place * (planner.steps_per_epoch - steps) // 4 + 1
-        planner.picks(epoch, first - 1)
+        planner.step_samples(epoch, first - 1)
         for step in range(first, first + steps // 4):
             begun = time.process_time()
-            planner.picks(epoch, step)
+            planner.step_samples(epoch, step)
             times.append(1e3 * (time.process_time() - begun))
     grown, peak = resident_mib() - before, peak_mib() - peak_before
     return Cost(

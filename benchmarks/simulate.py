@@ -130,9 +130,9 @@ class Simulation:
     def _steps(self) -> Any:
         for step in range(self.planner.steps_per_epoch):
             begun = time.process_time()
-            picks = self.planner.picks(0, step)
+            samples = self.planner.step_samples(0, step)
             self.planning += time.process_time() - begun
-            yield ev.StepWork(picks.block, picks.until)
+            yield ev.StepWork(samples.block, samples.expires)
 
     def _later(self, seconds: float, *events: ev.Event, deed: str = "") -> None:
         heapq.heappush(
@@ -194,7 +194,7 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
     """One rank's figures."""
     order = Order.resolve(data, batch=world.rows * world_size, seed=1)
     planner = Planner(data, order, world_size // 2, world_size)
-    planner.picks(0, 0)
+    planner.step_samples(0, 0)
     simulation = Simulation(world, planner, seed=world_size)
     waits = simulation.run(steps)[int(WARM_UP * steps) :]
     covered = (

@@ -185,7 +185,7 @@ def _steps_ahead(stream: Stream, world_size: int) -> int:
     """Half a window, so that the next one is there when this one ends, unless there is but one block; and enough for
     small steps to go together.
     """
-    rows = max(1, stream.planner.order.step_samples // world_size)
+    rows = max(1, stream.planner.order.samples_per_step // world_size)
     return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), stream.window_steps // 2)
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rayingest.build.description import Batching, Description
+from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError
+from rayingest.plan.order.interleave import NEVER, LevelTurns, counts_of
 from rayingest.plan.order.keys import fold
 from rayingest.plan.order.manifest import JoinedManifest
 from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
@@ -16,9 +18,7 @@ from rayingest.plan.order.mixture import Mixture as Plan
 from rayingest.plan.order.mixture import ShuffledTurns
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.repeated import Succession, source_order
-from rayingest.plan.order.interleave import NEVER, LevelTurns, counts_of
 from rayingest.plan.order.subset import brief
-from rayingest.build.scan import ScanResult
 
 Weights = Mapping[int, Mapping[str, float]]
 """By the step from which on they hold, by source."""
@@ -88,8 +88,13 @@ def make_mixed_planner(
     views = {name: part.view for name, part in known.parts.items()}
     tree = _Tree(batching.size, {name: view.num_samples for name, view in views.items()})
     plan, words = tree.planned(recipe, "", None)
-    orders = {leaf.name: _order(leaf, known.parts[leaf.name], tree.shares, batching.size) for leaf in leaves}
-    digest = hashlib.blake2b("; ".join(map(str, orders.values())).encode(), digest_size=8).hexdigest()
+    orders = {
+        leaf.name: _order(leaf, known.parts[leaf.name], tree.shares, batching.size)
+        for leaf in leaves
+    }
+    digest = hashlib.blake2b(
+        "; ".join(map(str, orders.values())).encode(), digest_size=8
+    ).hexdigest()
     order = MixedOrder.over(
         plan,
         list(orders.values()),
@@ -101,18 +106,22 @@ def make_mixed_planner(
         last_change=max(recipe.weights or (0,)) * batching.size,
     )
     manifests = (part.manifest for part in known.parts.values())
-    sources = [Succession(*of) for of in zip(manifests, orders.values(), views.values(), strict=True)]
+    sources = [
+        Succession(*of) for of in zip(manifests, orders.values(), views.values(), strict=True)
+    ]
     return MixedPlanner(known.manifest, order, sources, rank, world_size, uneven)
 
 
-def _order(leaf: Leaf[Description], known: ScanResult, shares: Mapping[str, float], batch: int) -> Order:
+def _order(
+    leaf: Leaf[Description], known: ScanResult, shares: Mapping[str, float], batch: int
+) -> Order:
     """A source's own order."""
     share, shuffling = shares[leaf.name], leaf.dataset.shuffling
     how: dict[str, Any] = {"seed": None} if shuffling is None else dict(vars(shuffling))
     if leaf.window is not None:
         how["window"] = max(1, round(leaf.window * share / shares[leaf.window_of]))
     try:
-        return source_order(known.view, step_samples=share * batch, share=share, **how)
+        return source_order(known.view, samples_per_step=share * batch, share=share, **how)
     except ConfigError as error:
         raise ConfigError(f"source {leaf.name!r}: {error}") from error
 
@@ -148,15 +157,21 @@ class _Tree:
                 part, inside[name] = self.planned(inner, f"{path}/", seed)
                 parts.append(part)
         level = LevelTurns(counts)
-        plan = Plan(level if recipe.stratified else self._free(level, within, seed), parts, recipe.until)
+        plan = Plan(
+            level if recipe.stratified else self._free(level, within, seed), parts, recipe.until
+        )
         if plan.rows == NEVER:
             raise ConfigError(
                 f"until={recipe.until!r} of a mixture of {', '.join(paths)} never comes: the weights become 0 before; "
                 "say how many samples an epoch has, as in until=1_000_000"
             )
-        each = [", ".join(f"{name} {count}" for name, count in zip(paths, of, strict=True)) for of in counts.values()]
+        each = [
+            ", ".join(f"{name} {count}" for name, count in zip(paths, of, strict=True))
+            for of in counts.values()
+        ]
         shown = "; ".join(
-            f"{words} from row {row} on" if row else words for row, words in zip(counts, each, strict=True)
+            f"{words} from row {row} on" if row else words
+            for row, words in zip(counts, each, strict=True)
         )
         named = "".join(f"; {name}: ({words})" for name, words in inside.items())
         return plan, f"{shown}, until {recipe.until}{'' if recipe.stratified else ', free'}{named}"
@@ -164,7 +179,9 @@ class _Tree:
     def _free(self, level: LevelTurns, within: str, seed: int | None) -> ShuffledTurns:
         if seed is None:
             raise ConfigError("mix(stratified=False) needs .shuffle(): chance is its seed's")
-        return ShuffledTurns(level, _FREE_BATCHES * self._batch, fold("turns", seed, word_of(within)))
+        return ShuffledTurns(
+            level, _FREE_BATCHES * self._batch, fold("turns", seed, word_of(within))
+        )
 
     def _size(self, path: str) -> int:
         """Samples of a source, or of all sources of a mixture."""

@@ -28,13 +28,19 @@ def resolve_order(dataset: Description, data: Population) -> Order:
     """The parameters of an order of samples for this data, which is a manifest's view. Raises ConfigError."""
     batching, shuffling = batching_of(dataset), dataset.shuffling
     if batching.bucketed and (dataset.lengths is None or shuffling is None):
-        lacks = ".length(field) before it" if dataset.lengths is None else ".shuffle(), whose windows it works in"
+        lacks = (
+            ".length(field) before it"
+            if dataset.lengths is None
+            else ".shuffle(), whose windows it works in"
+        )
         raise ConfigError(f"batch(bucketed=True) needs {lacks}")
     assert batching.size is not None
     return Order.resolve(data, batch=batching.size, partial=batching.partial, **_how(shuffling))
 
 
-def make_planner(dataset: Description, known: ScanResult, rank: int, world_size: int, uneven: bool) -> Planner:
+def make_planner(
+    dataset: Description, known: ScanResult, rank: int, world_size: int, uneven: bool
+) -> Planner:
     """A rank's part of the order for this data. Raises ConfigError."""
     manifest, mine = known.manifest, (rank, world_size, uneven)
     batching = batching_of(dataset)
@@ -44,7 +50,9 @@ def make_planner(dataset: Description, known: ScanResult, rank: int, world_size:
         return GroupedPlanner(manifest, grouped, known.lengths, *mine, view=known.view)
     if dataset.weighting is not None:
         if dataset.shuffling is None:
-            raise ConfigError("weighted needs .shuffle(): repeats of a sample would follow each other")
+            raise ConfigError(
+                "weighted needs .shuffle(): repeats of a sample would follow each other"
+            )
         assert known.weights is not None
         resampling = Resampling.of(known.view, known.weights, dataset.weighting.draws)
         order = resolve_order(dataset, resampling)
@@ -53,20 +61,32 @@ def make_planner(dataset: Description, known: ScanResult, rank: int, world_size:
     if dataset.sampling is None:
         order = resolve_order(dataset, known.view)
         calendar = Calendar.resolve(order, **dataset.epoch_length)
-        return Planner(manifest, order, *mine, view=known.view, calendar=calendar, lengths=known.lengths)
-    draws = Draws(dataset.sampling, manifest.num_samples, None if dataset.sampling.in_batches else batching.size)
+        return Planner(
+            manifest, order, *mine, view=known.view, calendar=calendar, lengths=known.lengths
+        )
+    draws = Draws(
+        dataset.sampling,
+        manifest.num_samples,
+        None if dataset.sampling.in_batches else batching.size,
+    )
     order = draws.order(batching.partial)
-    return DrawnPlanner(manifest, order, draws, *mine, calendar=Calendar.resolve(order, **dataset.epoch_length))
+    return DrawnPlanner(
+        manifest, order, draws, *mine, calendar=Calendar.resolve(order, **dataset.epoch_length)
+    )
 
 
 def batching_of(dataset: Description) -> Batching:
     """How samples are put together; ConfigError where nobody says."""
     if dataset.batching is None:
-        raise ConfigError("how many samples make a step? say so with .batch(global_size) before .loader()")
+        raise ConfigError(
+            "how many samples make a step? say so with .batch(global_size) before .loader()"
+        )
     return dataset.batching
 
 
-def _grouped_order(dataset: Description, batching: Batching, known: ScanResult, world_size: int) -> GroupedOrder:
+def _grouped_order(
+    dataset: Description, batching: Batching, known: ScanResult, world_size: int
+) -> GroupedOrder:
     """The order of packed rows, or of batches of limited size. Raises ConfigError for what does not go with them."""
     packed = dataset.packing
     me = "pack" if packed is not None else "batch(max_tokens=...)"
@@ -78,7 +98,9 @@ def _grouped_order(dataset: Description, batching: Batching, known: ScanResult, 
         "batch(max_tokens=...)": packed is not None and batching.max_tokens,
     }
     for other in [name for name, given in others.items() if given]:
-        raise ConfigError(f"{me} beside {other}: which samples come together, and how many, is {me}'s; leave one out")
+        raise ConfigError(
+            f"{me} beside {other}: which samples come together, and how many, is {me}'s; leave one out"
+        )
     if known.lengths is None:
         raise ConfigError(f"{me} needs .length(field) before it")
     if packed is not None:
@@ -91,7 +113,9 @@ def _grouped_order(dataset: Description, batching: Batching, known: ScanResult, 
         multiple = max((pad.multiple_of for pad in batching.pad.values()), default=1)
         grouping, size = Budget(batching.max_tokens, world_size, multiple), world_size
     how = _how(dataset.shuffling)
-    return GroupedOrder.over(known.view, known.lengths, grouping, batch=size, partial=batching.partial, **how)
+    return GroupedOrder.over(
+        known.view, known.lengths, grouping, batch=size, partial=batching.partial, **how
+    )
 
 
 def _how(shuffling: Shuffle | None) -> dict[str, Any]:
@@ -102,6 +126,10 @@ def _how(shuffling: Shuffle | None) -> dict[str, Any]:
 def _check_packed_pads(packed: Packed, pads: Mapping[str, Pad]) -> None:
     for name, pad in pads.items():
         if name not in packed.fields:
-            raise ConfigError(f"pad: field {name!r} is not packed; packed are {', '.join(map(repr, packed.fields))}")
+            raise ConfigError(
+                f"pad: field {name!r} is not packed; packed are {', '.join(map(repr, packed.fields))}"
+            )
         if pad != Pad(value=pad.value):
-            raise ConfigError(f"pad: of packed field {name!r} only the value can be said, as in ri.Pad(value=-100)")
+            raise ConfigError(
+                f"pad: of packed field {name!r} only the value can be said, as in ri.Pad(value=-100)"
+            )

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError
+from rayingest.execute.stream import ManifestStream, Stream
+from rayingest.execute.work import Work
+from rayingest.plan.order.mixed import MixedPlanner
 from rayingest.plan.order.offsets import Bookmarks
 from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.mixed import MixedPlanner
-from rayingest.plan.order.planner import Plan, Planner
+from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.state import StateCodec
-from rayingest.execute.stream import ManifestStream, Stream
-from rayingest.build.scan import ScanResult
+from rayingest.plan.order.step_samples import Plan
 from rayingest.transforms.images.backend import choose_backend
-from rayingest.execute.work import Work
 
 
 class Codec(Protocol):

@@ -68,7 +68,7 @@ class LocalSource:
             self._stream = replace(self._stream, work=work)
         step = FilledStep(self._stream.planner, next(self._steps), self._known)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
-        columns = self._stream.work.pipeline.finish(self._samples(step), step.picks.layout)
+        columns = self._stream.work.pipeline.finish(self._samples(step), step.samples.layout)
         read = self._counts["read_seconds"] - read_before
         decoding = time.perf_counter() - begun - read
         self._counts["decode_seconds"] += decoding
@@ -79,7 +79,7 @@ class LocalSource:
         self._tick()
         if self._quarantine is not None:
             self._quarantine.admit(step.own.rows, self._stream.bad(step))
-        return Batch(step.own.epoch, step.own.step, self._stream.complete(step.picks, columns))
+        return Batch(step.own.epoch, step.own.step, self._stream.complete(step.samples, columns))
 
     def ready(self) -> bool:
         return False  # the work is done in `get`
@@ -120,7 +120,7 @@ class LocalSource:
         done: list[tuple[np.ndarray, Samples]] = []
         while len(rows):
             numbers, blocks = self._readable(step, rows)
-            samples, bad = self._stream.rows(step.picks, rows, numbers).samples(
+            samples, bad = self._stream.rows(step.samples, rows, numbers).samples(
                 self._stream.work, blocks
             )
             done.append((np.delete(rows, list(bad)), samples))
@@ -139,7 +139,7 @@ class LocalSource:
     def _readable(self, step: FilledStep, rows: np.ndarray) -> tuple[np.ndarray, list[OpenBlock]]:
         """The numbers of these rows' blocks, and the blocks, after stand-ins took the places of unreadable ones."""
         while True:
-            blocks = np.unique(step.picks.block[rows])
+            blocks = np.unique(step.samples.block[rows])
             try:
                 return blocks, self._fetch(blocks.tolist())
             except DataError as error:
@@ -151,7 +151,7 @@ class LocalSource:
                 except DataError as error:
                     if error.transient:
                         raise
-                    for row in rows[step.picks.block[rows] == number].tolist():
+                    for row in rows[step.samples.block[rows] == number].tolist():
                         self._fill(step, row, error, unreadable=True)
 
     def _fill(self, step: FilledStep, row: int, error: DataError, unreadable: bool = False) -> None:

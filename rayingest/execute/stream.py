@@ -18,8 +18,9 @@ from rayingest.execute.work import Head, Parts, Rows, Span, Spans, Work
 from rayingest.plan.dispatch.block_cache import Sizes
 from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.planner import Picks, Plan, Planner
+from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.replacements import FilledStep
+from rayingest.plan.order.step_samples import Plan, StepSamples
 from rayingest.plan.order.subset import View
 from rayingest.plan.protocols import Columns
 from rayingest.storage.redact import redact
@@ -142,16 +143,16 @@ class Stream(ABC):
     def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         """Blocks were read; what `Work.notes` says of each."""
 
-    def named(self, error: DataError, picks: Picks, row: int) -> DataError:
+    def named(self, error: DataError, samples: StepSamples, row: int) -> DataError:
         """The error, with what it does not know of the sample in this row and of where that is."""
-        shard, begin = self.place(int(picks.block[row]))
+        shard, begin = self.place(int(samples.block[row]))
         return DataError(
             f"{error.reason}; the offset is that of its block"
             if error.offset is None and begin is not None
             else error.reason,
             shard=error.shard or shard,
             offset=begin if error.offset is None else error.offset,
-            sample=int(picks.ordinal[row]) if error.sample is None else error.sample,
+            sample=int(samples.ordinal[row]) if error.sample is None else error.sample,
             key=None
             if error.sample is None
             else error.key,  # else that of whatever sample the damage is at
@@ -163,8 +164,11 @@ class Stream(ABC):
         rows = sorted(row for row in step.errors if row < step.own.rows)
         return [self.named(step.errors[row], step.own, row) for row in rows]
 
-    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
-        """The picks from this position on, epoch after epoch, up to and without epoch `epochs`, or for ever."""
+    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[StepSamples]:
+        """Yield the samples of each step from this position on, epoch after epoch.
+
+        Stops before epoch `epochs`; None: never.
+        """
         if not self.planner.steps_in(epoch):
             return
         while epochs is None or epoch < epochs:
@@ -176,39 +180,58 @@ class Stream(ABC):
                 count = max(1, min(2 * count, _RUN_ROWS // max(1, run[0].rows)))
             epoch, step = epoch + 1, 0
 
-    def rows(self, picks: Picks, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
+    def rows(self, samples: StepSamples, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
         """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
-        table_of = np.searchsorted(blocks, picks.block[chosen])
-        lengths = None if picks.length is None else picks.length[chosen]
-        layout = picks.layout if len(table_of) == len(picks.block) else None
-        passes = None if picks.passes is None else picks.passes[chosen]
+        table_of = np.searchsorted(blocks, samples.block[chosen])
+        lengths = None if samples.length is None else samples.length[chosen]
+        layout = samples.layout if len(table_of) == len(samples.block) else None
+        passes = None if samples.passes is None else samples.passes[chosen]
         return Rows(
-            picks.cycle, table_of, picks.row[chosen], picks.ordinal[chosen], lengths, layout, passes
+            samples.pass_number,
+            table_of,
+            samples.row[chosen],
+            samples.ordinal[chosen],
+            lengths,
+            layout,
+            passes,
         )
 
-    def parts(self, parts: Sequence[tuple[Picks, np.ndarray]], blocks: np.ndarray) -> Parts:
+    def parts(self, parts: Sequence[tuple[StepSamples, np.ndarray]], blocks: np.ndarray) -> Parts:
         """The chosen samples of several steps, as `rows` has them of one."""
         columns = zip(
-            *((picks.block[rows], picks.row[rows], picks.ordinal[rows]) for picks, rows in parts),
+            *(
+                (samples.block[rows], samples.row[rows], samples.ordinal[rows])
+                for samples, rows in parts
+            ),
             strict=True,
         )
         block, row, ordinal = map(np.concatenate, columns)
         bounds = tuple(itertools.accumulate((len(rows) for _, rows in parts), initial=0))
-        cycles = tuple(picks.cycle for picks, _ in parts)
+        pass_numbers = tuple(samples.pass_number for samples, _ in parts)
         packed = [
-            (picks.length[rows], picks, rows) for picks, rows in parts if picks.length is not None
+            (samples.length[rows], samples, rows)
+            for samples, rows in parts
+            if samples.length is not None
         ]
         lengths = np.concatenate([length for length, _, _ in packed]) if packed else None
         layouts = tuple(
-            picks.layout if len(rows) == len(picks.block) else None for _, picks, rows in packed
+            samples.layout if len(rows) == len(samples.block) else None
+            for _, samples, rows in packed
         )
-        own = [picks.passes[rows] for picks, rows in parts if picks.passes is not None]
+        own = [samples.passes[rows] for samples, rows in parts if samples.passes is not None]
         passes = np.concatenate(own) if own else None
         return Parts(
-            cycles, bounds, np.searchsorted(blocks, block), row, ordinal, lengths, layouts, passes
+            pass_numbers,
+            bounds,
+            np.searchsorted(blocks, block),
+            row,
+            ordinal,
+            lengths,
+            layouts,
+            passes,
         )
 
-    def complete(self, picks: Picks, columns: Columns) -> Columns:
+    def complete(self, samples: StepSamples, columns: Columns) -> Columns:
         """The batch: the columns of all the step's samples, cut to its rows, and what `RESERVED` names.
 
         The columns of packed rows are those already; `__index__` then has an entry for each of `cu_seqlens`' segments,
@@ -219,20 +242,20 @@ class Stream(ABC):
             raise ConfigError(
                 f"collate gave a field {taken[0]!r}, which the loader adds itself: call it something else"
             )
-        if picks.layout is not None:
-            return {**columns, **self._of_packed(picks, picks.layout)}
-        batch: Columns = {name: column[: picks.rows] for name, column in columns.items()}
-        batch["__index__"] = picks.ordinal[: picks.rows]
-        if picks.source is not None:
-            batch["__source__"] = picks.source[: picks.rows]
+        if samples.layout is not None:
+            return {**columns, **self._of_packed(samples, samples.layout)}
+        batch: Columns = {name: column[: samples.rows] for name, column in columns.items()}
+        batch["__index__"] = samples.ordinal[: samples.rows]
+        if samples.source is not None:
+            batch["__source__"] = samples.source[: samples.rows]
         if self.flag_valid:
-            batch["__valid__"] = picks.valid[: picks.rows]
+            batch["__valid__"] = samples.valid[: samples.rows]
         return batch
 
-    def _of_packed(self, picks: Picks, layout: Layout) -> Columns:
+    def _of_packed(self, samples: StepSamples, layout: Layout) -> Columns:
         _, piece = layout.segments
         index = np.full(len(piece), -1, np.int64)
-        index[piece >= 0] = picks.ordinal[layout.sample[piece[piece >= 0]]]
+        index[piece >= 0] = samples.ordinal[layout.sample[piece[piece >= 0]]]
         return (
             {"__index__": index, "__valid__": layout.valid}
             if self.flag_valid

@@ -157,8 +157,8 @@ class SourceWork:
     def run(
         self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None
     ) -> Samples:
-        cycle = rows.cycle if rows.passes is None else rows.passes
-        return self.pipeline.run(blocks, rows.table_of, rows.row_of, rows.ordinals, cycle, bad)
+        passes = rows.pass_number if rows.passes is None else rows.passes
+        return self.pipeline.run(blocks, rows.table_of, rows.row_of, rows.ordinals, passes, bad)
 
     def learnt(self, heads: Sequence[Head]) -> Self:
         first: DataError | None = None
@@ -213,11 +213,12 @@ def read_shards(spans: Spans, read: Callable[[Span], list[pa.Table]]) -> list[pa
 class Rows:
     """Samples to decode together: sample i is row `row_of[i]` of block `table_of[i]`; int64 arrays of one length.
 
-    `passes` has the cycle of each in its own source, where there are several. Where they are packed, sample i must be
-    `lengths[i]` long, and `layout` is that of all the step's, if they are that.
+    `passes` has the pass that keys the random numbers of each sample, where that is not
+    `pass_number`. Where they are packed, sample i must be `lengths[i]` long, and `layout` is that
+    of all the step's, if they are that.
     """
 
-    cycle: int
+    pass_number: int
     table_of: np.ndarray
     row_of: np.ndarray
     ordinals: np.ndarray
@@ -246,7 +247,7 @@ class Rows:
         """Those at these places, which are not packed."""
         passes = None if self.passes is None else self.passes[places]
         return Rows(
-            self.cycle,
+            self.pass_number,
             self.table_of[places],
             self.row_of[places],
             self.ordinals[places],
@@ -282,11 +283,11 @@ class Rows:
 class Parts:
     """Samples to decode together, as parts of several steps: those of part i are [bounds[i], bounds[i + 1]) of them.
 
-    `cycles` has an entry a part. One set of arrays for all: each takes its time on its way to a worker. `lengths`,
-    `layouts` (an entry a part) and `passes` are as `Rows` has them.
+    `pass_numbers` has an entry a part. One set of arrays for all: each takes its time on its way
+    to a worker. `lengths`, `layouts` (an entry a part) and `passes` are as `Rows` has them.
     """
 
-    cycles: tuple[int, ...]
+    pass_numbers: tuple[int, ...]
     bounds: tuple[int, ...]
     table_of: np.ndarray
     row_of: np.ndarray
@@ -297,14 +298,14 @@ class Parts:
 
     def __iter__(self) -> Iterator[Rows]:
         """The parts."""
-        layouts = self.layouts or (None,) * len(self.cycles)
-        for cycle, layout, (begin, end) in zip(
-            self.cycles, layouts, itertools.pairwise(self.bounds), strict=True
+        layouts = self.layouts or (None,) * len(self.pass_numbers)
+        for pass_number, layout, (begin, end) in zip(
+            self.pass_numbers, layouts, itertools.pairwise(self.bounds), strict=True
         ):
             lengths = None if self.lengths is None else self.lengths[begin:end]
             where = self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end]
             passes = None if self.passes is None else self.passes[begin:end]
-            yield Rows(cycle, *where, lengths, layout, passes)
+            yield Rows(pass_number, *where, lengths, layout, passes)
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
         """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""

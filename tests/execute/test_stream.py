@@ -117,10 +117,10 @@ def test_the_offset_of_a_block_is_said_to_be_one(
     assert manifest is not None
     planner = Planner(manifest, data.order(manifest), 0, 1, uneven=False)
     stream = ManifestStream(planner, data.work, flag_valid=False, manifest=manifest)
-    picks = planner.picks(0, 1)
-    error = stream.named(ri.DataError("it ended its worker"), picks, 2)
+    samples = planner.step_samples(0, 1)
+    error = stream.named(ri.DataError("it ended its worker"), samples, 2)
     assert str(error) == (
         f"it ended its worker; the offset is that of its block [shard {tmp_path}/a.jsonl, offset 0, sample 6]"
     )
     known = ri.DataError("no JSON", offset=60)
-    assert stream.named(known, picks, 2).reason == "no JSON"
+    assert stream.named(known, samples, 2).reason == "no JSON"

@@ -26,8 +26,9 @@ from rayingest.plan.order.order import Order
 from rayingest.plan.order.packed import GroupedPlanner
 from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.repeated import Succession, source_order
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 from rayingest.plan.order.token_budget import Budget
 from rayingest.plan.order.weighted import Resampling, WeightedPlanner, Weights
@@ -106,12 +107,12 @@ class WindowOrder:
 
     def ordinals(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a step; a repeat that fills up the batch is -1 - ordinal."""
-        return _signed(self._planner.picks(epoch, step))
+        return _signed(self._planner.step_samples(epoch, step))
 
     def where(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the block, the row in the block and the ordinal of each sample of a step."""
-        picks = self._planner.picks(epoch, step)
-        return picks.block, picks.row, picks.ordinal
+        samples = self._planner.step_samples(epoch, step)
+        return samples.block, samples.row, samples.ordinal
 
 
 class PackedOrder:
@@ -135,10 +136,10 @@ class PackedOrder:
 
         The ordinals of rows that fill up the batch are -1 - ordinal.
         """
-        picks = self._planner.picks(epoch, step)
-        layout = picks.layout
+        samples = self._planner.step_samples(epoch, step)
+        layout = samples.layout
         assert layout is not None
-        ordinal = picks.ordinal[layout.sample]
+        ordinal = samples.ordinal[layout.sample]
         ordinal = np.where(layout.valid[layout.row], ordinal, -1 - ordinal)
         return layout.row, ordinal, layout.begin, layout.end
 
@@ -163,7 +164,7 @@ class BudgetedOrder:
 
     def ordinals(self, epoch: int, step: int) -> list[list[int]]:
         """Return the samples of a step, by rank."""
-        return [planner.picks(epoch, step).ordinal.tolist() for planner in self._planners]
+        return [planner.step_samples(epoch, step).ordinal.tolist() for planner in self._planners]
 
 
 class MixedOrderOf:
@@ -185,7 +186,9 @@ class MixedOrderOf:
             [View.whole(part) for part in parts],
             {"seed": seed, "window": window, "lanes": None},
         )
-        orders = [source_order(view, step_samples=batch / 3, share=share, **how) for view in views]
+        orders = [
+            source_order(view, samples_per_step=batch / 3, share=share, **how) for view in views
+        ]
         mixture = Mixture(LevelTurns({0: counts}), [view.num_samples for view in views], until)
         shares = [share] * len(parts)
         order = MixedOrder.over(
@@ -202,18 +205,18 @@ class MixedOrderOf:
 
     def rows(self, epoch: int, step: int) -> list[list[int]]:
         """Return [source, pass, ordinal] of each row; a repeat's ordinal is -1 - ordinal."""
-        picks = self._planner.picks(epoch, step)
-        assert picks.source is not None
-        assert picks.passes is not None
-        ordinal = np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)
-        return np.stack([picks.source, picks.passes, ordinal], axis=1)[: picks.rows].tolist()
+        samples = self._planner.step_samples(epoch, step)
+        assert samples.source is not None
+        assert samples.passes is not None
+        ordinal = np.where(samples.valid, samples.ordinal, -1 - samples.ordinal)
+        return np.stack([samples.source, samples.passes, ordinal], axis=1)[: samples.rows].tolist()
 
     def where(self, epoch: int, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the source, the pass, the block and the row in the block of each row of a step."""
-        picks = self._planner.picks(epoch, step)
-        assert picks.source is not None
-        assert picks.passes is not None
-        return picks.source, picks.passes, picks.block, picks.row
+        samples = self._planner.step_samples(epoch, step)
+        assert samples.source is not None
+        assert samples.passes is not None
+        return samples.source, samples.passes, samples.block, samples.row
 
 
 def level_turns(
@@ -254,17 +257,17 @@ class WeightedOrder:
 
     def ordinals(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a step; a repeat that fills up the batch is -1 - ordinal."""
-        return _signed(self._planner.picks(epoch, step))
+        return _signed(self._planner.step_samples(epoch, step))
 
     def passes(self, epoch: int, step: int) -> np.ndarray:
         """Return which pass's random numbers each row of a step has."""
-        passes = self._planner.picks(epoch, step).passes
+        passes = self._planner.step_samples(epoch, step).passes
         assert passes is not None
         return passes
 
 
-def _signed(picks: Picks) -> list[int]:
-    return np.where(picks.valid, picks.ordinal, -1 - picks.ordinal)[: picks.rows].tolist()
+def _signed(samples: StepSamples) -> list[int]:
+    return np.where(samples.valid, samples.ordinal, -1 - samples.ordinal)[: samples.rows].tolist()
 
 
 def domain_tags() -> set[str]:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.step_samples import StepSamples
 from tests.support.plan_reference import Rules
 
 
@@ -59,19 +60,19 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def rows(picks: Picks) -> list[tuple[int, int, bool]]:
+def rows(samples: StepSamples) -> list[tuple[int, int, bool]]:
     """(block, row, valid) of the rows that are in the batch."""
-    columns = zip(picks.block.tolist(), picks.row.tolist(), picks.valid.tolist(), strict=True)
-    return list(columns)[: picks.rows]
+    columns = zip(samples.block.tolist(), samples.row.tolist(), samples.valid.tolist(), strict=True)
+    return list(columns)[: samples.rows]
 
 
 def global_batch(ranks: Iterable[Planner], epoch: int, step: int) -> list[tuple[int, int, bool]]:
     """The ranks' rows of one step, one rank after the other."""
-    return [row for planner in ranks for row in rows(planner.picks(epoch, step))]
+    return [row for planner in ranks for row in rows(planner.step_samples(epoch, step))]
 
 
-def same(a: Picks, b: Picks) -> bool:
-    """Whether two picks are equal, every array of them."""
+def same(a: StepSamples, b: StepSamples) -> bool:
+    """Whether two samples are equal, every array of them."""
     return all(np.array_equal(value, vars(b)[name]) for name, value in vars(a).items())
 
 

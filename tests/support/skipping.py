@@ -25,10 +25,10 @@ class SkippingSteps:
     def steps(self) -> Iterator[ev.StepWork]:
         """What dispatch is given."""
         for step in range(self.first, self.planner.steps_per_epoch):
-            filled = FilledStep(self.planner, self.planner.picks(0, step), self.known)
+            filled = FilledStep(self.planner, self.planner.step_samples(0, step), self.known)
             self.filled.append(filled)
             yield ev.StepWork(
-                filled.picks.block, filled.picks.until - self.first, deadly=filled.deadly
+                filled.samples.block, filled.samples.expires - self.first, deadly=filled.deadly
             )
 
     def replacement(
@@ -36,25 +36,27 @@ class SkippingSteps:
     ) -> tuple[int, int] | DataError:
         """What dispatch asks."""
         filled = self.filled[step]
-        assert unreadable == (int(filled.picks.block[row]) in self.broken), (
+        assert unreadable == (int(filled.samples.block[row]) in self.broken), (
             "a block was blamed for a sample"
         )
-        until = filled.fill(row, error, unreadable)
+        expires = filled.fill(row, error, unreadable)
         return (
-            until
-            if isinstance(until, DataError)
-            else (int(filled.picks.block[row]), until - self.first)
+            expires
+            if isinstance(expires, DataError)
+            else (int(filled.samples.block[row]), expires - self.first)
         )
 
     def bad_places(self, part: ev.Part) -> Sequence[int]:
         """Of a part about to be decoded, the places of bad samples."""
-        ordinals = self.filled[part.step].picks.ordinal[part.rows]
+        ordinals = self.filled[part.step].samples.ordinal[part.rows]
         return np.flatnonzero(np.isin(ordinals, list(self.bad))).tolist()
 
     def rows(self, step: int) -> list[tuple[int, bool]]:
         """(ordinal, valid) of the rows that a step has now."""
-        picks = self.filled[step - self.first].picks
-        return list(zip(picks.ordinal.tolist(), picks.valid.tolist(), strict=True))[: picks.rows]
+        samples = self.filled[step - self.first].samples
+        return list(zip(samples.ordinal.tolist(), samples.valid.tolist(), strict=True))[
+            : samples.rows
+        ]
 
     def all_have_stand_ins(self) -> bool:
         """Whether every window has a good sample, without which a bad one is an error."""
@@ -76,13 +78,15 @@ def expected_rows(
     planner: Planner, step: int, bad: set[int], broken: set[int]
 ) -> list[tuple[int, bool]]:
     """The same, from nothing but the plan."""
-    picks = planner.picks(0, step)
+    samples = planner.step_samples(0, step)
     rows = []
-    for row in range(picks.rows):
-        ordinal, valid = int(picks.ordinal[row]), bool(picks.valid[row])
-        if ordinal in bad or int(picks.block[row]) in broken:
+    for row in range(samples.rows):
+        ordinal, valid = int(samples.ordinal[row]), bool(samples.valid[row])
+        if ordinal in bad or int(samples.block[row]) in broken:
             found = (
-                c for c in candidates(planner, picks, row) if c[0] not in broken and c[2] not in bad
+                c
+                for c in candidates(planner, samples, row)
+                if c[0] not in broken and c[2] not in bad
             )
             ordinal, valid = next(found)[2], False
         rows.append((ordinal, valid))

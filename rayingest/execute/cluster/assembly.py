@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayingest.execute.stream import Stream
-from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.protocols import Batch, BufferPool, Columns, array_bytes
 from rayingest.transforms.collate import assemble
 
@@ -18,23 +18,25 @@ Part = tuple[np.ndarray, Any]
 
 
 def assemble_batch(
-    stream: Stream, picks: Picks, parts: Sequence[Part], buffers: BufferPool
+    stream: Stream, samples: StepSamples, parts: Sequence[Part], buffers: BufferPool
 ) -> Batch:
     """The batch of a step, from parts that are columns, or lists of samples that are yet to be put together."""
     if isinstance(parts[0][1], list):
-        parts = [_put_together(stream, picks, parts)]
-    if picks.layout is not None:
-        return _packed_batch(stream, picks, parts[0][1], buffers)
-    total = len(picks.block)
+        parts = [_put_together(stream, samples, parts)]
+    if samples.layout is not None:
+        return _packed_batch(stream, samples, parts[0][1], buffers)
+    total = len(samples.block)
     buffer = buffers.lease(sum(_array_bytes(columns, total) for columns in _by_field(parts)))
     placed = (
         [(slice(None), parts[0][1])] if len(parts) == 1 else parts
     )  # rows in order are copied as they lie
     columns = assemble(placed, total, buffer.array, stream.work.pipeline.padding)
-    return Batch(picks.epoch, picks.step, stream.complete(picks, columns), buffer)
+    return Batch(samples.epoch, samples.step, stream.complete(samples, columns), buffer)
 
 
-def _packed_batch(stream: Stream, picks: Picks, columns: Columns, buffers: BufferPool) -> Batch:
+def _packed_batch(
+    stream: Stream, samples: StepSamples, columns: Columns, buffers: BufferPool
+) -> Batch:
     """Columns of packed rows are those of the batch, whose rows are not the step's samples."""
     buffer = buffers.lease(array_bytes(columns))
     copied: Columns = {}
@@ -43,15 +45,15 @@ def _packed_batch(stream: Stream, picks: Picks, columns: Columns, buffers: Buffe
         out = buffer.array(column.shape, column.dtype)
         out[...] = column
         copied[name] = out
-    return Batch(picks.epoch, picks.step, stream.complete(picks, copied), buffer)
+    return Batch(samples.epoch, samples.step, stream.complete(samples, copied), buffer)
 
 
-def _put_together(stream: Stream, picks: Picks, parts: Sequence[Part]) -> Part:
-    samples = {
+def _put_together(stream: Stream, samples: StepSamples, parts: Sequence[Part]) -> Part:
+    by_row = {
         row: sample for rows, some in parts for row, sample in zip(rows.tolist(), some, strict=True)
     }
-    in_order = [samples[row] for row in sorted(samples)]
-    return np.arange(len(in_order)), stream.work.pipeline.finish(in_order, picks.layout)
+    in_order = [by_row[row] for row in sorted(by_row)]
+    return np.arange(len(in_order)), stream.work.pipeline.finish(in_order, samples.layout)
 
 
 def _by_field(parts: Sequence[Part]) -> list[list[Any]]:

@@ -31,7 +31,7 @@ from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.failures import WorkerFailure
 from rayingest.plan.dispatch.stragglers import Stragglers
 from rayingest.plan.figures.metrics import Span, no_span
-from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.step_samples import StepSamples
 
 Tell = Callable[[str, Any, Any], None]
 """(kind, subject, future): a call on `subject` (a task or a member) was answered."""
@@ -242,7 +242,7 @@ class Executor:
         for number, block in self._answers.settle(discards):
             self._holdings.add(number, block.ref, block.node)
 
-    def read(self, command: ev.Read, picks_of: Callable[[int], Picks]) -> None:
+    def read(self, command: ev.Read, samples_of: Callable[[int], StepSamples]) -> None:
         """Have blocks read."""
         member = self._members[command.worker]
         spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
@@ -251,15 +251,15 @@ class Executor:
         )
         self._begin(command, member, refs, "read")
         if command.step is not None:
-            first = picks_of(command.step)
+            first = samples_of(command.step)
             self._calls[command.task].position = first.epoch, first.step
 
-    def decode(self, command: ev.Decode, picks_of: Callable[[int], Picks]) -> None:
+    def decode(self, command: ev.Decode, samples_of: Callable[[int], StepSamples]) -> None:
         """Have parts decoded."""
         member = self._members[command.worker]
-        chosen = [(picks_of(part.step), part.rows) for part in command.parts]
+        chosen = [(samples_of(part.step), part.rows) for part in command.parts]
         parts = self._stream.parts(chosen, np.array(command.blocks))
-        whole = tuple(len(rows) == len(picks.block) for picks, rows in chosen)
+        whole = tuple(len(rows) == len(samples.block) for samples, rows in chosen)
         parcel = self._holdings.pack(member.name, command.blocks)
         note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
         given = (

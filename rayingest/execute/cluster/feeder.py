@@ -287,9 +287,9 @@ class Feeder:
     def _obey(self, command: ev.Command) -> None:
         match command:
             case ev.Read():
-                self._executor.read(command, self._walk.picks)
+                self._executor.read(command, self._walk.samples)
             case ev.Decode():
-                self._executor.decode(command, self._walk.picks)
+                self._executor.decode(command, self._walk.samples)
             case ev.Drop(blocks):
                 self._executor.drop(blocks)
             case ev.GiveUp(nbytes):
@@ -313,7 +313,7 @@ class Feeder:
             self._outbox.put((self._serving, error, ()))
             return
         begun = time.perf_counter()
-        batch = assemble_batch(self._stream, filled.picks, parts, self._buffers)
+        batch = assemble_batch(self._stream, filled.samples, parts, self._buffers)
         took = time.perf_counter() - begun
         self._counts["assemble_seconds"] += took
         self._span("assemble", took, "feeder", (batch.epoch, batch.step))
@@ -331,7 +331,7 @@ class Feeder:
         """The error for the user: what could not be done, where, and why at last."""
         if command.error is None:
             return ConfigError(command.reason)
-        where = at_fault(command, self._stream, self._walk.picks)
+        where = at_fault(command, self._stream, self._walk.samples)
         made = WorkerError(f"{where}: {command.reason}; lastly: {command.error}")
         made.__cause__ = command.error
         return made

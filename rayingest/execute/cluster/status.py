@@ -14,7 +14,7 @@ from rayingest.execute.cluster.resources import cpus
 from rayingest.execute.stream import Stream
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.figures.metrics import STALLS
-from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.util import slow
 
 _NAMED = 3
@@ -63,13 +63,13 @@ def _is_slow_read(task: Call, now: float) -> bool:
     return isinstance(task.command, ev.Read) and now - task.begun >= slow.FIRST_SECONDS
 
 
-def at_fault(command: ev.Fail, stream: Stream, picks_of: Callable[[int], Picks]) -> str:
+def at_fault(command: ev.Fail, stream: Stream, samples_of: Callable[[int], StepSamples]) -> str:
     """The sample that could not be had, or as much as is known of it."""
     if command.row is None:
         return f"one of the samples in {_shards(command.blocks, stream)}"
     step, row = command.row
-    picks = picks_of(step)
-    return f"sample {int(picks.ordinal[row])}, in {_shards([int(picks.block[row])], stream)}"
+    samples = samples_of(step)
+    return f"sample {int(samples.ordinal[row])}, in {_shards([int(samples.block[row])], stream)}"
 
 
 def _shards(blocks: Iterable[int], stream: Stream) -> str:

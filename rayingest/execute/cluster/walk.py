@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from rayingest.errors import DataError
 from rayingest.execute.stream import Stream
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.order.planner import Picks
 from rayingest.plan.order.replacements import FilledStep, Known
+from rayingest.plan.order.step_samples import StepSamples
 
 
 class Walk:
@@ -35,9 +35,9 @@ class Walk:
         """What dispatch is told."""
         return ev.Start(self._work(), self._stand_in if self._stream.work.skip else None)
 
-    def picks(self, step: int) -> Picks:
+    def samples(self, step: int) -> StepSamples:
         """What a step is made of now; steps are counted from the start."""
-        return self._steps[step - self._first].picks
+        return self._steps[step - self._first].samples
 
     def take(self) -> FilledStep:
         """The first step, which is in the walk no more."""
@@ -45,13 +45,13 @@ class Walk:
         return self._steps.popleft()
 
     def _work(self) -> Iterator[ev.StepWork]:
-        for picks in self._stream.steps(*self._position, self._epochs):
-            filled = FilledStep(self._stream.planner, picks, self._known)
+        for samples in self._stream.steps(*self._position, self._epochs):
+            filled = FilledStep(self._stream.planner, samples, self._known)
             self._steps.append(filled)
             yield ev.StepWork(
-                filled.picks.block,
-                filled.picks.until + self._passed(filled),
-                picks.size,
+                filled.samples.block,
+                filled.samples.expires + self._passed(filled),
+                samples.size,
                 filled.deadly,
             )
 
@@ -59,10 +59,10 @@ class Walk:
         self, step: int, row: int, error: DataError, unreadable: bool
     ) -> tuple[int, int] | DataError:
         filled = self._steps[step - self._first]
-        until = filled.fill(row, error, unreadable)
-        if isinstance(until, DataError):
-            return until
-        return int(filled.picks.block[row]), until + self._passed(filled)
+        expires = filled.fill(row, error, unreadable)
+        if isinstance(expires, DataError):
+            return expires
+        return int(filled.samples.block[row]), expires + self._passed(filled)
 
     def _passed(self, filled: FilledStep) -> int:
         """Steps from the start to the begin of the step's epoch; less than 0 where the start is in it."""

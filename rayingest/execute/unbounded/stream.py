@@ -20,7 +20,7 @@ from rayingest.execute.unbounded.partitions import Partitions
 from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, Work
 from rayingest.plan.dispatch.block_cache import Sizes
 from rayingest.plan.order.offsets import Bookmarks
-from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.stream import UnboundedPlanner
 from rayingest.transforms.schema import schema_from_json, schema_to_json, with_padding
 
@@ -127,7 +127,7 @@ class UnboundedStream(Stream):
         for block, note in zip(blocks, notes, strict=False):
             self.marks.note(block, note)
 
-    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[Picks]:
+    def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[StepSamples]:
         return super().steps(epoch, step, epochs) if self.marks.begin(step) else iter(())
 
     def _spans(self, blocks: Iterable[int], share: tuple[int, int]) -> Spans:

@@ -18,8 +18,9 @@ from rayingest.plan.order.interleave import NEVER
 from rayingest.plan.order.manifest import JoinedManifest
 from rayingest.plan.order.mixture import Mixture
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.repeated import Draws, Succession
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 
 _RUN_ROWS = 1 << 16
@@ -107,12 +108,12 @@ class MixedPlanner(Planner):
     def views(self) -> tuple[View, ...]:
         return tuple(source.view for source in self.sources)
 
-    def picks(self, epoch: int, step: int) -> Picks:
+    def step_samples(self, epoch: int, step: int) -> StepSamples:
         if not 0 <= step < self.calendar.epoch_steps:
             raise IndexError(f"step {step} of an epoch of {self.calendar.epoch_steps} steps")
         return self.run(epoch, step, 1)[0]
 
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
+    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
         order = self.order
         is_full = step < order.full_steps
         count = max(1, min(count, order.full_steps - step, _RUN_ROWS // order.batch))
@@ -137,19 +138,19 @@ class MixedPlanner(Planner):
             window = found.place[own], found.window_begin[own], found.window_end[own]
             later = np.maximum(until[own], step + number + 1)  # rows of padding
             made.append(
-                Picks(
+                StepSamples(
                     *at, *where, valid, later, *window, source=source[own], passes=found.cycle[own]
                 )
             )
         return made
 
-    def replacement(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
-        assert picks.source is not None
-        assert picks.passes is not None
-        number, cycle = int(picks.source[row]), int(picks.passes[row])
+    def replacement(self, samples: StepSamples, row: int, place: int) -> tuple[int, int, int, int]:
+        assert samples.source is not None
+        assert samples.passes is not None
+        number, cycle = int(samples.source[row]), int(samples.passes[row])
         source = self.sources[number]
         block, row_in_block, ordinal = source.locate(cycle, np.array([place]))
-        until = int(picks.until[row])
+        until = int(samples.expires[row])
         if source.order.seed is None:
             last = (
                 cycle * source.order.samples
@@ -157,7 +158,8 @@ class MixedPlanner(Planner):
                 + source.view.samples[block]
             )
             until = max(
-                picks.step + 1, int(self._steps_behind(np.array([number]), last, picks.epoch)[0])
+                samples.step + 1,
+                int(self._steps_behind(np.array([number]), last, samples.epoch)[0]),
             )
         return (
             self.manifest.first_block[number] + int(block[0]),

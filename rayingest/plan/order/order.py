@@ -96,7 +96,7 @@ class Order:
         return self.window_steps * self.batch
 
     @property
-    def step_samples(self) -> int:
+    def samples_per_step(self) -> int:
         """Samples of a step, all ranks together."""
         return self.batch
 
@@ -148,10 +148,10 @@ class Order:
         return number, begin, np.where(covered | (samples - end < rows), samples, end)
 
 
-def default_window(data: Population, step_samples: int, share: float = 1.0) -> int:
+def default_window(data: Population, samples_per_step: int, share: float = 1.0) -> int:
     """Samples that are mixed together where nobody says how many; `share`: of the memory that this may take."""
     mean = max(1.0, data.total_bytes / data.num_samples)
-    return max(_WINDOW_BATCHES * step_samples, int(share * _WINDOW_BYTES / mean))
+    return max(_WINDOW_BATCHES * samples_per_step, int(share * _WINDOW_BYTES / mean))
 
 
 def default_lanes(data: Population, batch: int, window: int, share: float = 1.0) -> int:

@@ -25,7 +25,8 @@ from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 
 _KEPT = 2
@@ -114,10 +115,10 @@ class GroupedPlanner(Planner):
         """Which part of what a cycle's groups may hold is filled, 0 to 1."""
         return self.order.total_length / (self.groups_in(cycle) * self.order.grouping.limit)
 
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
-        return [self.picks(epoch, step)]
+    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
+        return [self.step_samples(epoch, step)]
 
-    def picks(self, epoch: int, step: int) -> Picks:
+    def step_samples(self, epoch: int, step: int) -> StepSamples:
         steps, groups = self.steps_in(epoch), self.groups_in(epoch)
         if not 0 <= step < steps:
             raise IndexError(f"step {step} of an epoch of {steps} steps")
@@ -134,21 +135,23 @@ class GroupedPlanner(Planner):
         if isinstance(self.order.grouping, Packing):
             return self._packed(epoch, step, pieces, valid, self.order.grouping.limit)
         taken = valid[pieces.row] if len(numbers) else np.ones(len(pieces.row), bool)
-        return _picks(epoch, step, len(pieces.row) if len(numbers) else 0, pieces, taken, size=1)
+        return _step_samples(
+            epoch, step, len(pieces.row) if len(numbers) else 0, pieces, taken, size=1
+        )
 
     def _packed(
         self, epoch: int, step: int, pieces: _Pieces, valid: np.ndarray, limit: int
-    ) -> Picks:
+    ) -> StepSamples:
         """Each sample once, and a layout that says where its pieces are."""
         _, which, sample = np.unique(pieces.ordinal, return_index=True, return_inverse=True)
         in_order = np.argsort(pieces.row, kind="stable") if len(valid) else np.zeros(0, np.int64)
         where = pieces.row, sample, pieces.begin, pieces.end
         layout = Layout(limit, len(valid), valid, *(column[in_order] for column in where))
         once = _Pieces(*(column[which] for column in vars(pieces).values()))
-        picks = _picks(
+        samples = _step_samples(
             epoch, step, len(valid), once, np.ones(len(which), bool), size=max(1, len(valid))
         )
-        return replace(picks, length=once.length, layout=layout)
+        return replace(samples, length=once.length, layout=layout)
 
     def _by_window(
         self, cycle: int, numbers: np.ndarray, otherwise: int
@@ -239,13 +242,15 @@ class _Pieces:
     end: np.ndarray
 
 
-def _picks(
+def _step_samples(
     epoch: int, step: int, rows: int, pieces: _Pieces, valid: np.ndarray, size: int
-) -> Picks:
+) -> StepSamples:
     until = _latest(pieces.block, pieces.until)
     window = pieces.window_begin, pieces.window_end
     where = pieces.block, pieces.in_block, pieces.ordinal
-    return Picks(epoch, step, epoch, rows, *where, valid, until, pieces.place, *window, size=size)
+    return StepSamples(
+        epoch, step, epoch, rows, *where, valid, until, pieces.place, *window, size=size
+    )
 
 
 def _latest(block: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ class GroupedOrder(Order):
         return self.window
 
     @property
-    def step_samples(self) -> int:
+    def samples_per_step(self) -> int:
         return max(1, self.window // self.window_steps)
 
     @classmethod
@@ -59,11 +59,11 @@ class GroupedOrder(Order):
                 raise _too_long(ordinals, some, grouping, grouping.longest)
         if not total:
             raise ConfigError("all samples have length 0: there is nothing to put together")
-        step_samples = max(1, round(view.num_samples * batch * grouping.limit / total))
+        samples_per_step = max(1, round(view.num_samples * batch * grouping.limit / total))
         if window is None:
-            window = default_window(view, step_samples)
+            window = default_window(view, samples_per_step)
         window = max(1, min(window, view.num_samples))
-        steps = -(-window // step_samples)
+        steps = -(-window // samples_per_step)
         return cls(view.num_samples, batch, partial, seed, 1, steps, window, grouping, total)
 
 

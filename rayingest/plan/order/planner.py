@@ -7,8 +7,6 @@ Owns the walk from rows to lanes, windows, the epoch's sequence and blocks. Aski
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -16,78 +14,15 @@ from rayingest.plan.order.batching import Share, check_ranks, share
 from rayingest.plan.order.buckets import by_length, turns
 from rayingest.plan.order.epoch_length import Calendar
 from rayingest.plan.order.keys import MAX_SORTED, fold, permutation, permute
-from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Counts, Manifest
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.runs import runs
 from rayingest.plan.order.sequence import EpochSequence
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 
 _PIECE = 16384
 """Of a window too large to keep whole, up to this many offsets are permuted at once: numpy costs most per call."""
-
-
-@dataclass(frozen=True)
-class Picks:
-    """A rank's samples of one step, in row order; arrays of one length.
-
-    `cycle` is which time through the data the step is in. `rows` is the number of rows of the batch. Where a rank has
-    none (a short last batch), the arrays still name one sample, whose fields give the empty batch its columns. `until`
-    is the first step, counted in the epoch, at which nothing of the sample's window is left to take. `place` is where
-    the sample is in the cycle's sequence, `window_begin` and `window_end` what its window takes there before it is
-    permuted: with a part of its neighbour where it is one of a lane's ends and shorter than a window is, and everything
-    in file order.
-
-    Where `rows` are packed, each sample that is in one or more of them is named once: `length` (int64) is how long it
-    must be found to be, `layout` says what of it is where. `size` is what the step's cost is told in, where that is not
-    its samples.
-
-    In a mixture `source` (int64) is each sample's source, of which `ordinal`, `place` and the window are then, and
-    `passes` which time through that it is taken.
-    """
-
-    epoch: int
-    step: int
-    cycle: int
-    rows: int
-    block: np.ndarray
-    row: np.ndarray
-    ordinal: np.ndarray
-    valid: np.ndarray
-    until: np.ndarray
-    place: np.ndarray
-    window_begin: np.ndarray
-    window_end: np.ndarray
-    length: np.ndarray | None = None
-    layout: Layout | None = None
-    size: int | None = None
-    source: np.ndarray | None = None
-    passes: np.ndarray | None = None
-
-
-class Plan(Protocol):
-    """One rank's part of an order, whatever that is an order of."""
-
-    @property
-    def order(self) -> Order: ...
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    def steps_in(self, epoch: int) -> int:
-        """Steps of an epoch, the same on every rank; `ENDLESS` where nobody knows."""
-
-    def picks(self, epoch: int, step: int) -> Picks:
-        """The samples of this step."""
-
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
-        """The samples of this step and of those behind it, as `picks` gives them: of `count` steps, or of fewer."""
-
-    def replacement(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
-        """The sample at a place of the window of a row's sample: block, row in the block, ordinal, and `until`."""
 
 
 class Planner:
@@ -140,7 +75,7 @@ class Planner:
         """What a position is one in, as far as the order's parameters do not say."""
         return self.manifest.fingerprint
 
-    def picks(self, epoch: int, step: int) -> Picks:
+    def step_samples(self, epoch: int, step: int) -> StepSamples:
         """The samples of this step; raises IndexError where the epoch has no such step."""
         if not 0 <= step < self.calendar.epoch_steps:
             raise IndexError(f"step {step} of an epoch of {self.calendar.epoch_steps} steps")
@@ -167,7 +102,7 @@ class Planner:
         else:
             until = self.calendar.step_in(epoch, cycle, 0) + until
         where = block, row, ordinal
-        return Picks(
+        return StepSamples(
             epoch, step, cycle, rows, *where, mine.valid, until, place, window_begin, window_end
         )
 
@@ -177,13 +112,13 @@ class Planner:
         row = self.view.row(block, nth)
         return block, row, self.manifest.first_ordinal[block] + row
 
-    def replacement(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
+    def replacement(self, samples: StepSamples, row: int, place: int) -> tuple[int, int, int, int]:
         """The sample at a place of the window of a row's sample: block, row in the block, ordinal, and `until`."""
-        block, row_in_block, ordinal = self.locate(picks.cycle, np.array([place]))
+        block, row_in_block, ordinal = self.locate(samples.pass_number, np.array([place]))
         until = (
-            picks.until[row]
+            samples.expires[row]
             if self.order.seed is not None
-            else self.last_use(block, picks.epoch, picks.step)[0]
+            else self.last_use(block, samples.epoch, samples.step)[0]
         )
         return int(block[0]), int(row_in_block[0]), int(ordinal[0]), int(until)
 
@@ -199,19 +134,19 @@ class Planner:
         """This rank's rows of a step of a cycle."""
         return share(self.order, step, self.rank, self.world_size)
 
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
-        """The samples of this step and of those behind it, as `picks` gives them: of `count` steps, or of fewer.
+    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
+        """The samples of this step and of those behind it, as `samples` gives them: of `count` steps, or of fewer.
 
         Many small steps take hardly longer than one.
         """
         cycle, at = self.calendar.locate(epoch, step)
         count = min(count, self.calendar.epoch_steps - step, self.order.full_steps - at)
         if count < 2 or self.order.seed is None:
-            return [self.picks(epoch, step)]
+            return [self.step_samples(epoch, step)]
         one, steps = self._share(cycle, at), np.arange(count)
         rows = len(one)
         if not rows:
-            return [self.picks(epoch, step)]
+            return [self.step_samples(epoch, step)]
         lane, step_of = np.tile(one.lane, count), np.repeat(steps, rows)
         by_lane = np.argsort(lane, kind="stable")
         position = np.tile(one.position, count) + step_of * self.order.lane_batch
@@ -228,7 +163,7 @@ class Planner:
             window = window_begin[own], window_end[own]
             at_step = epoch, step + number, cycle
             made.append(
-                Picks(
+                StepSamples(
                     *at_step, rows, block, row, ordinal, one.valid, until[own], place[own], *window
                 )
             )

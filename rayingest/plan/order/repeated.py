@@ -21,8 +21,8 @@ from rayingest.plan.order.subset import View
 class Draws:
     """Samples by draws; int64 arrays of one length.
 
-    `cycle` is which time through the source a sample is taken; `block` to `window_end` are as in `Picks`. `end` is the
-    first draw from which on nothing of the sample's window is left to take.
+    `cycle` is which time through the source a sample is taken; `block` to `window_end` are as in `StepSamples`. `end`
+    is the first draw from which on nothing of the sample's window is left to take.
     """
 
     cycle: np.ndarray
@@ -84,14 +84,14 @@ class Succession(Planner):
 def source_order(
     view: View,
     *,
-    step_samples: float,
+    samples_per_step: float,
     share: float,
     seed: int | None,
     window: int | None = None,
     lanes: int | None = None,
 ) -> Order:
     """The order of a source that has about so many samples in a step, `share` (0 to 1) of them. Raises ConfigError."""
-    rows = max(1, round(step_samples))
+    rows = max(1, round(samples_per_step))
     if window is None:
         window = default_window(view, rows, share)
     if seed is None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from rayingest.errors import DataError, DeadlySampleError
 from rayingest.plan.order.keys import fold
-from rayingest.plan.order.planner import Picks, Plan
+from rayingest.plan.order.step_samples import Plan, StepSamples
 
 MOST_CANDIDATES = 256
 MOST_TRIES = 64
@@ -46,13 +46,13 @@ def distances(size: int, key: int) -> Iterator[int]:
         yield i * stride % size
 
 
-def candidates(planner: Plan, picks: Picks, row: int) -> Iterator[Candidate]:
+def candidates(planner: Plan, samples: StepSamples, row: int) -> Iterator[Candidate]:
     """The candidates for the place of a row's sample, in order."""
-    begin, end = int(picks.window_begin[row]), int(picks.window_end[row])
-    key = fold("stand-in", planner.order.seed or 0, picks.cycle, int(picks.ordinal[row]))
+    begin, end = int(samples.window_begin[row]), int(samples.window_end[row])
+    key = fold("stand-in", planner.order.seed or 0, samples.pass_number, int(samples.ordinal[row]))
     for distance in distances(end - begin, key):
-        place = begin + (int(picks.place[row]) - begin + distance) % (end - begin)
-        yield planner.replacement(picks, row, place)
+        place = begin + (int(samples.position[row]) - begin + distance) % (end - begin)
+        yield planner.replacement(samples, row, place)
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Known:
 class FilledStep:
     """A step's rows while stand-ins take the places of bad samples.
 
-    `own` are the plan's picks, `picks` those to use now: stand-ins are in them, flagged as not valid. `errors` has what
-    is wrong with the own sample of each row that has a stand-in. What is `known` is shared by the steps of a stream.
+    `own` are the plan's samples, `samples` those to use now: stand-ins are in them, flagged as not valid. `errors` has
+    what is wrong with the own sample of each row that has a stand-in. The steps of a stream share what is `known`.
     """
 
-    def __init__(self, planner: Plan, own: Picks, known: Known) -> None:
-        self.own = self.picks = own
+    def __init__(self, planner: Plan, own: StepSamples, known: Known) -> None:
+        self.own = self.samples = own
         self.errors: dict[int, DataError] = {}
         self._planner, self._known, self._broken = planner, known, known.broken
         self._candidates: dict[int, Iterator[Candidate]] = {}
@@ -88,7 +88,7 @@ class FilledStep:
         """Rows whose samples have ended workers; they are tried all the same: nothing hangs on what is known."""
         deadly = self._known.deadly
         return (
-            tuple(np.flatnonzero(np.isin(self.picks.ordinal, list(deadly))).tolist())
+            tuple(np.flatnonzero(np.isin(self.samples.ordinal, list(deadly))).tolist())
             if deadly
             else ()
         )
@@ -101,11 +101,11 @@ class FilledStep:
         """
         tried = self._tried.get(row, 0)
         if unreadable:
-            self._broken.setdefault(int(self.picks.block[row]), error)
+            self._broken.setdefault(int(self.samples.block[row]), error)
         elif row in self.errors:
             tried = self._tried[row] = tried + 1
         if isinstance(error, DeadlySampleError):
-            self._known.deadly[int(self.picks.ordinal[row])] = error
+            self._known.deadly[int(self.samples.ordinal[row])] = error
         self.errors.setdefault(row, error)
         if row not in self._candidates:
             self._candidates[row] = islice(
@@ -122,11 +122,11 @@ class FilledStep:
         )
 
     def _put(self, row: int, candidate: Candidate) -> None:
-        if self.picks is self.own:
-            changed = ("block", "row", "ordinal", "until", "valid")
-            self.picks = replace(
+        if self.samples is self.own:
+            changed = ("block", "row", "ordinal", "expires", "valid")
+            self.samples = replace(
                 self.own, **{name: getattr(self.own, name).copy() for name in changed}
             )
-        picks = self.picks
-        picks.block[row], picks.row[row], picks.ordinal[row], picks.until[row] = candidate
-        picks.valid[row] = False
+        samples = self.samples
+        samples.block[row], samples.row[row], samples.ordinal[row], samples.expires[row] = candidate
+        samples.valid[row] = False

@@ -23,8 +23,9 @@ from rayingest.plan.order.batching import Share, bounds, share
 from rayingest.plan.order.epoch_length import Calendar
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.runs import runs
+from rayingest.plan.order.step_samples import StepSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,8 +228,8 @@ class DrawnPlanner(Planner):
     def fingerprint(self) -> str:
         return f"{self.manifest.fingerprint}-{self._draws.mark()}"
 
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
-        return [self.picks(epoch, step)]
+    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
+        return [self.step_samples(epoch, step)]
 
     def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         drawn = self._draws.epoch(cycle)

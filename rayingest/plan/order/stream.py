@@ -11,7 +11,7 @@ import numpy as np
 from rayingest.plan.order.batching import bounds, check_ranks
 from rayingest.plan.order.offsets import Bookmarks
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.protocols import ENDLESS
 
 
@@ -34,7 +34,7 @@ class UnboundedPlanner:
     def steps_in(self, epoch: int) -> int:
         return ENDLESS
 
-    def picks(self, epoch: int, step: int) -> Picks:
+    def step_samples(self, epoch: int, step: int) -> StepSamples:
         begin, end = self.share
         row = np.arange(end - begin)
         first = step * self.order.batch + begin
@@ -44,17 +44,17 @@ class UnboundedPlanner:
         )
         where = block, row, first + row
         valid = np.ones(len(row), bool)
-        return Picks(
+        return StepSamples(
             epoch, step, 0, self.rows, *where, valid, until, first + row, window_begin, window_end
         )
 
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
-        return [self.picks(epoch, step)]
+    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
+        return [self.step_samples(epoch, step)]
 
-    def replacement(self, picks: Picks, row: int, place: int) -> tuple[int, int, int, int]:
+    def replacement(self, samples: StepSamples, row: int, place: int) -> tuple[int, int, int, int]:
         return (
-            int(picks.block[row]),
-            place - int(picks.window_begin[row]),
+            int(samples.block[row]),
+            place - int(samples.window_begin[row]),
             place,
-            int(picks.until[row]),
+            int(samples.expires[row]),
         )

@@ -18,7 +18,8 @@ from rayingest.errors import ConfigError
 from rayingest.plan.order.epoch_length import Calendar
 from rayingest.plan.order.keys import fold
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Picks, Planner
+from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 
 _UNITS = float(1 << 52)
@@ -160,11 +161,11 @@ class WeightedPlanner(Planner):
         self._resampling = resampling
         self._draws: OrderedDict[int, Draws] = OrderedDict()
 
-    def picks(self, epoch: int, step: int) -> Picks:
-        return self._repeated(super().picks(epoch, step))
+    def step_samples(self, epoch: int, step: int) -> StepSamples:
+        return self._repeated(super().step_samples(epoch, step))
 
-    def run(self, epoch: int, step: int, count: int) -> list[Picks]:
-        return [self._repeated(picks) for picks in super().run(epoch, step, count)]
+    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
+        return [self._repeated(samples) for samples in super().run(epoch, step, count)]
 
     def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         block, nth = self._sequence(cycle).locate(places)
@@ -180,9 +181,9 @@ class WeightedPlanner(Planner):
         self._draws.move_to_end(cycle)
         return self._draws[cycle]
 
-    def _repeated(self, picks: Picks) -> Picks:
+    def _repeated(self, samples: StepSamples) -> StepSamples:
         """With random numbers for each time that a sample comes."""
-        _, repeat = self._population(picks.cycle).locate(
-            *self._sequence(picks.cycle).locate(picks.place)
+        _, repeat = self._population(samples.pass_number).locate(
+            *self._sequence(samples.pass_number).locate(samples.position)
         )
-        return replace(picks, passes=picks.cycle + repeat * _REPEAT)
+        return replace(samples, passes=samples.pass_number + repeat * _REPEAT)

@@ -164,10 +164,12 @@ def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
 def test_what_a_stream_ended_of_is_named_as_far_as_it_is_known() -> None:
     """All shards that it can be in, up to three; where it is one sample, that and its own."""
     stream: Any = SimpleNamespace(place=lambda block: (f"shard {block // 2}", 0))
-    picks: Any = SimpleNamespace(block=[2, 9], ordinal=[20, 95])
+    samples: Any = SimpleNamespace(block=[2, 9], ordinal=[20, 95])
 
     def log_if_slow(*blocks: int, row: tuple[int, int] | None = None) -> str:
-        return at_fault(ev.Fail("tried", blocks, OSError(), row), stream, [picks, None].__getitem__)
+        return at_fault(
+            ev.Fail("tried", blocks, OSError(), row), stream, [samples, None].__getitem__
+        )
 
     assert log_if_slow(0, 1) == "one of the samples in shard 0"
     assert log_if_slow(0, 1, 2, 4) == "one of the samples in shard 0, shard 1, shard 2"

@@ -125,7 +125,7 @@ def test_a_resumed_run_has_the_same_stand_ins(seed, first, moves):
 def test_a_sample_that_ends_its_workers_is_replaced_by_the_rule_for_bad_ones(culprits: int) -> None:
     """Found by halves, as without skipping; where its stand-in does the same, that is replaced too."""
     skipping = made(3, bad=0.0, broken=0)
-    own = skipping.planner.picks(0, 4)
+    own = skipping.planner.step_samples(0, 4)
     deadly = {int(own.ordinal[2])}
     for _ in range(culprits - 1):
         skipping.bad = deadly
@@ -141,7 +141,7 @@ def test_a_sample_that_ends_its_workers_is_replaced_by_the_rule_for_bad_ones(cul
 def test_a_sample_known_to_end_workers_costs_one_each_time_after() -> None:
     """It is tried again, since a resumed run knows nothing of it, but by itself; what comes is the same."""
     skipping = made(3, bad=0.0, broken=0)
-    deadly = {int(skipping.planner.picks(0, 4).ordinal[2])}
+    deadly = {int(skipping.planner.step_samples(0, 4).ordinal[2])}
     w = in_world(skipping, 3, max_tries=1000)
     end_workers(w, skipping, deadly)
     before, skipping.filled = w.losses, []
@@ -161,7 +161,7 @@ def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
             command.worker
             for command in w.decoding.values()
             for part in command.parts
-            if deadly & set(skipping.filled[part.step].picks.ordinal[part.rows].tolist())
+            if deadly & set(skipping.filled[part.step].samples.ordinal[part.rows].tolist())
         ]
         if dying:
             w.lose_worker(dying[0], WorkerFailure.BY_ITSELF)
@@ -173,7 +173,7 @@ def test_a_step_without_a_stand_in_left_is_an_error_in_its_place_alone() -> None
     """All samples of one window bad: its steps are errors, the others come."""
     data = manifest([6] * 10)
     planner = Planner(data, Order.resolve(data, batch=6, seed=1, window=12, lanes=1))
-    window = {int(i) for step in (2, 3) for i in planner.picks(0, step).ordinal}
+    window = {int(i) for step in (2, 3) for i in planner.step_samples(0, step).ordinal}
     skipping = SkippingSteps(planner, window, set())
     w = in_world(skipping, 5)
     w.run()
@@ -192,7 +192,7 @@ def test_what_is_no_fault_of_the_data_is_never_skipped(error: Exception) -> None
     """A block that cannot be read for such a reason stands as an error in the place of the steps that need it."""
     skipping = made(4, bad=0.0, broken=0)
     w = in_world(skipping, 4)
-    unread = int(skipping.planner.picks(0, 3).block[0])
+    unread = int(skipping.planner.step_samples(0, 3).block[0])
     while w.moves():
         if late := [task for task, read in w.reading.items() if unread in read.blocks]:
             del w.reading[late[0]]
@@ -201,7 +201,7 @@ def test_what_is_no_fault_of_the_data_is_never_skipped(error: Exception) -> None
             w.move(*w.moves()[0])
     steps = range(skipping.planner.steps_per_epoch)
     assert set(w.errors) == {
-        step for step in steps if unread in skipping.planner.picks(0, step).block
+        step for step in steps if unread in skipping.planner.step_samples(0, step).block
     }
     assert set(w.errors.values()) == {error}
     assert all(not step.errors for step in skipping.filled)

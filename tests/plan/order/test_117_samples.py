@@ -32,8 +32,8 @@ def test_each_sample_once_and_equal_steps_or_a_clear_error(
     seen = []
     for rank in ranks:
         for step in range(rank.steps_per_epoch):
-            picks = rank.picks(0, step)
-            assert partial == "short" or picks.rows == rows_per_rank
-            valid = picks.valid[: picks.rows]
-            seen += picks.ordinal[: picks.rows][valid].tolist()
+            samples = rank.step_samples(0, step)
+            assert partial == "short" or samples.rows == rows_per_rank
+            valid = samples.valid[: samples.rows]
+            seen += samples.ordinal[: samples.rows][valid].tolist()
     assert len(seen) == len(set(seen)) == (117 - 117 % batch if partial == "drop" else 117)

@@ -59,7 +59,9 @@ def test_each_sample_once_on_every_world_size_from_any_step(
         ranks = [planner(case, rank, world_size, longest) for rank in range(world_size)]
         assert [global_batch(ranks, epoch, step) for step in range(len(batches))] == batches
     for step in range(len(batches)):
-        assert same(planner(case, 0, 1, longest).picks(epoch, step), alone.picks(epoch, step))
+        assert same(
+            planner(case, 0, 1, longest).step_samples(epoch, step), alone.step_samples(epoch, step)
+        )
 
 
 @settings(max_examples=40)
@@ -69,9 +71,9 @@ def test_samples_stay_in_their_windows(case: Rules, epoch: int) -> None:
     plain, bucketed = planner(case, 0, 1, 9), Planner(manifest(case.counts), plan_cases.order(case))
     found: list[list[set[tuple[int, int]]]] = []
     for one in (plain, bucketed):
-        picks = [one.picks(epoch, step) for step in range(one.steps_per_epoch)]
+        samples = [one.step_samples(epoch, step) for step in range(one.steps_per_epoch)]
         found.append(
-            [set(zip(p.window_begin.tolist(), p.until.tolist(), strict=True)) for p in picks]
+            [set(zip(p.window_begin.tolist(), p.expires.tolist(), strict=True)) for p in samples]
         )
     assert found[0] == found[1]
 
@@ -86,7 +88,7 @@ def test_a_long_tail_is_padded_little(lanes: int, most: float) -> None:
     def padding(lengths_of: np.ndarray | None, epoch: int) -> tuple[float, list[int]]:
         longest, taken = [], 0
         for step in range(order.full_steps):
-            ordinal = Planner.picks(planners[lengths_of is not None], epoch, step).ordinal
+            ordinal = Planner.step_samples(planners[lengths_of is not None], epoch, step).ordinal
             of_ranks = lengths[ordinal].reshape(8, -1)
             taken += int(of_ranks.sum())
             longest += of_ranks.max(1).tolist()

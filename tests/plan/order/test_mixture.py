@@ -145,7 +145,7 @@ def made(
     """A rank's planner of a mixture of sources with blocks of so many samples each."""
     parts = [manifest(counts) for counts in sources]
     views = [View.whole(part).through([Take(taken)]) for part in parts]
-    how = {"step_samples": batch / len(parts), "share": 1.0, "window": window}
+    how = {"samples_per_step": batch / len(parts), "share": 1.0, "window": window}
     orders = [
         source_order(
             view,
@@ -177,19 +177,21 @@ def made(
 
 def samples(planner: MixedPlanner, epoch: int, step: int) -> list[tuple[Sample, bool]]:
     """A rank's rows of a step, and whether each is valid."""
-    picks = planner.picks(epoch, step)
-    assert picks.source is not None
-    assert picks.passes is not None
-    part = [planner.manifest.source_of(int(planner.manifest.shard[block])) for block in picks.block]
-    assert part == picks.source.tolist()
-    first = np.array(planner.manifest.first_block)[picks.source]
+    samples = planner.step_samples(epoch, step)
+    assert samples.source is not None
+    assert samples.passes is not None
+    part = [
+        planner.manifest.source_of(int(planner.manifest.shard[block])) for block in samples.block
+    ]
+    assert part == samples.source.tolist()
+    first = np.array(planner.manifest.first_block)[samples.source]
     for source, block, row, ordinal in zip(
-        part, picks.block - first, picks.row, picks.ordinal, strict=True
+        part, samples.block - first, samples.row, samples.ordinal, strict=True
     ):
         assert planner.manifest.parts[source].first_ordinal[block] + row == ordinal
-    columns = (column.tolist() for column in (picks.source, picks.passes, picks.ordinal))
-    rows = zip(zip(*columns, strict=True), picks.valid.tolist(), strict=True)
-    return list(rows)[: picks.rows]
+    columns = (column.tolist() for column in (samples.source, samples.passes, samples.ordinal))
+    rows = zip(zip(*columns, strict=True), samples.valid.tolist(), strict=True)
+    return list(rows)[: samples.rows]
 
 
 SOURCES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=4)
@@ -262,7 +264,7 @@ def test_ranks_share_the_same_global_batches(case: tuple, data: st.DataObject) -
     for rank in ranks[:2]:
         for one in rank.run(2, step, count):
             assert same(
-                one, made(sources, weights, rank.rank, world_size, **how).picks(2, one.step)
+                one, made(sources, weights, rank.rank, world_size, **how).step_samples(2, one.step)
             )
 
 
@@ -273,24 +275,26 @@ def test_blocks_are_kept_as_long_as_they_are_needed(case: tuple) -> None:
     sources, weights, how = case
     planner = made(sources, weights, **how)
     steps = [(epoch, step) for epoch in range(3) for step in range(planner.steps_in(epoch))]
-    walked = [planner.picks(*position) for position in steps]
-    for at, picks in enumerate(walked):
-        until = picks.until - picks.step + at
+    walked = [planner.step_samples(*position) for position in steps]
+    for at, samples in enumerate(walked):
+        until = samples.expires - samples.step + at
         assert (until > at).all()
-        for row, (begin, end) in enumerate(zip(picks.window_begin, picks.window_end, strict=True)):
-            order = planner.sources[picks.source[row]].order
+        for row, (begin, end) in enumerate(
+            zip(samples.window_begin, samples.window_end, strict=True)
+        ):
+            order = planner.sources[samples.source[row]].order
             window = order.window_steps if order.seed is not None else order.samples
             if order.lanes > 1 or begin % window or end - begin < window:
                 continue  # what it is permuted in is not what stands in for it
             for place, later in enumerate(walked[at:], at):
                 mine = (
-                    (later.source == picks.source[row])
-                    & (later.passes == picks.passes[row])
+                    (later.source == samples.source[row])
+                    & (later.passes == samples.passes[row])
                     & later.valid
                 )
                 if order.seed is None:
-                    mine &= later.block == picks.block[row]
-                if (mine & (later.place >= begin) & (later.place < end)).any():
+                    mine &= later.block == samples.block[row]
+                if (mine & (later.position >= begin) & (later.position < end)).any():
                     assert place < until[row]
 
 
@@ -302,8 +306,8 @@ def test_ranks_read_their_own_lanes() -> None:
     reads = set()
     for rank in ranks:
         for step in range(rank.steps_in(0)):
-            picks = rank.picks(0, step)
-            reads |= {(rank.rank, block) for block in picks.block.tolist()}
+            samples = rank.step_samples(0, step)
+            reads |= {(rank.rank, block) for block in samples.block.tolist()}
     blocks = len({block for _, block in reads})
     assert len(reads) / blocks < 1.6
 

@@ -13,7 +13,7 @@ from rayingest.errors import ConfigError
 from rayingest.plan.order.packed import GroupedPlanner
 from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import Picks
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 from tests.support.plan_cases import divisors, manifest, uniform
 
@@ -78,15 +78,15 @@ def made(
     return GroupedPlanner(data, order, lengths, rank, world_size, batch % world_size > 0)
 
 
-def rows(picks: Picks) -> list[tuple[bool, list[Token]]]:
+def rows(samples: StepSamples) -> list[tuple[bool, list[Token]]]:
     """Each packed row's tokens, and whether it is valid."""
-    layout = picks.layout
+    layout = samples.layout
     assert layout is not None
     found: list[tuple[bool, list[Token]]] = [(bool(valid), []) for valid in layout.valid]
     for row, sample, begin, end in zip(
         layout.row, layout.sample, layout.begin, layout.end, strict=True
     ):
-        found[row][1].extend((int(picks.ordinal[sample]), i) for i in range(begin, end))
+        found[row][1].extend((int(samples.ordinal[sample]), i) for i in range(begin, end))
     return found
 
 
@@ -100,7 +100,7 @@ def test_an_epoch_has_every_token_once(
 ) -> None:
     """In valid rows; the tail as declared."""
     planner = made((7, *counts), seed, cut=cut, partial=partial, batch=3)
-    steps = [rows(planner.picks(epoch, step)) for step in range(planner.steps_in(epoch))]
+    steps = [rows(planner.step_samples(epoch, step)) for step in range(planner.steps_in(epoch))]
     tokens = Counter(token for step in steps for valid, row in step if valid for token in row)
     assert not tokens or max(tokens.values()) == 1
     left = planner.groups_in(epoch) % 3
@@ -134,13 +134,15 @@ def test_ranks_share_the_same_batches(
     for epoch in (1, 0):
         assert {rank.steps_in(epoch) for rank in ranks} == {alone.steps_in(epoch)}
         for step in reversed(range(alone.steps_in(epoch))):
-            parts = [rank.picks(epoch, step) for rank in ranks]
-            assert [row for part in parts for row in rows(part)] == rows(alone.picks(epoch, step))
-            assert all(len(part.block) > 0 and part.size == max(1, part.rows) for part in parts)
-            fresh = made(counts, seed, ranks[-1].rank, world_size, cut=cut, partial=partial).picks(
-                epoch, step
+            parts = [rank.step_samples(epoch, step) for rank in ranks]
+            assert [row for part in parts for row in rows(part)] == rows(
+                alone.step_samples(epoch, step)
             )
-            for name in ("block", "row", "ordinal", "until", "length"):
+            assert all(len(part.block) > 0 and part.size == max(1, part.rows) for part in parts)
+            fresh = made(
+                counts, seed, ranks[-1].rank, world_size, cut=cut, partial=partial
+            ).step_samples(epoch, step)
+            for name in ("block", "row", "ordinal", "expires", "length"):
                 assert np.array_equal(getattr(parts[-1], name), getattr(fresh, name))
 
 
@@ -150,15 +152,15 @@ def test_blocks_are_let_go_when_they_are_done_with(
 ) -> None:
     """A block is not needed from `until` on, but where another window has a part of it."""
     planner = made(counts, seed, world_size - 1, world_size)
-    picks = [planner.picks(1, step) for step in range(planner.steps_in(1))]
-    for step, one in enumerate(picks):
-        assert (one.until > step).all()
-        assert (one.until <= len(picks)).all()
-        assert len({*zip(one.block.tolist(), one.until.tolist(), strict=True)}) == len(
+    samples = [planner.step_samples(1, step) for step in range(planner.steps_in(1))]
+    for step, one in enumerate(samples):
+        assert (one.expires > step).all()
+        assert (one.expires <= len(samples)).all()
+        assert len({*zip(one.block.tolist(), one.expires.tolist(), strict=True)}) == len(
             set(one.block.tolist())
         )
-        for later in picks[step + 1 :]:
-            for block, begin, until in zip(one.block, one.window_begin, one.until, strict=True):
+        for later in samples[step + 1 :]:
+            for block, begin, until in zip(one.block, one.window_begin, one.expires, strict=True):
                 again = (later.block == block) & (later.window_begin == begin)
                 assert not again.any() or later.step < until
 
@@ -167,14 +169,16 @@ def test_epochs_differ_and_windows_keep_their_samples() -> None:
     """Another epoch has other rows; nothing of a window is in another's rows."""
     planner = made((10,) * 10, 3, window=20)
     first, second = (
-        [rows(planner.picks(epoch, step)) for step in range(planner.steps_in(epoch))]
+        [rows(planner.step_samples(epoch, step)) for step in range(planner.steps_in(epoch))]
         for epoch in (0, 1)
     )
     assert first != second
     for step in range(planner.steps_in(0)):
-        picks = planner.picks(0, step)
-        assert ((picks.window_begin <= picks.place) & (picks.place < picks.window_end)).all()
-        assert set(picks.window_begin.tolist()) <= {0, 20, 40, 60, 80}
+        samples = planner.step_samples(0, step)
+        assert (
+            (samples.window_begin <= samples.position) & (samples.position < samples.window_end)
+        ).all()
+        assert set(samples.window_begin.tolist()) <= {0, 20, 40, 60, 80}
 
 
 def test_file_order_is_kept() -> None:
@@ -183,7 +187,7 @@ def test_file_order_is_kept() -> None:
     taken = [
         t
         for step in range(planner.steps_in(0))
-        for _, row in rows(planner.picks(0, step))
+        for _, row in rows(planner.step_samples(0, step))
         for t in row
     ]
     assert taken == sorted(taken)

@@ -39,7 +39,7 @@ def expected(case: Rules, epoch: int) -> list[list[tuple[int, int, bool]]]:
 def one_rank(case: Rules, epoch: int) -> list[list[tuple[int, int, bool]]]:
     """Every global batch of an epoch, as one rank of one is given them."""
     (alone,) = planners(case, 1)
-    return [rows(alone.picks(epoch, step)) for step in range(alone.steps_per_epoch)]
+    return [rows(alone.step_samples(epoch, step)) for step in range(alone.steps_per_epoch)]
 
 
 # The order
@@ -76,7 +76,7 @@ def test_every_world_size_that_divides_sees_the_same_global_batches(
         assert [global_batch(ranks, epoch, step) for step in range(len(want))] == want
         if case.partial != "short":
             assert {
-                rank.picks(epoch, step).rows for rank in ranks for step in range(len(want))
+                rank.step_samples(epoch, step).rows for rank in ranks for step in range(len(want))
             } == {case.batch // world_size}
 
 
@@ -89,24 +89,35 @@ def test_uneven_world_sizes_see_the_same_global_batches(
     want = expected(case, epoch)
     ranks = planners(case, world_size)
     for step, batch in enumerate(want):
-        picks = [rank.picks(epoch, step) for rank in ranks]
-        assert [row for pick in picks for row in rows(pick)] == batch
+        samples = [rank.step_samples(epoch, step) for rank in ranks]
+        assert [row for one in samples for row in rows(one)] == batch
         bounds = [rank * len(batch) // world_size for rank in range(world_size + 1)]
-        assert [pick.rows for pick in picks] == [b - a for a, b in pairwise(bounds)]
+        assert [one.rows for one in samples] == [b - a for a, b in pairwise(bounds)]
 
 
 def test_ordinals_number_the_samples_of_the_manifest() -> None:
-    """A pick's ordinal is its block's first and its row; arrays are int64, and of one length with the flags."""
+    """A sample's ordinal is its block's first and its row; arrays are int64, as long as the flags are."""
     data = manifest([3, 1, 4, 1, 5])
-    picks = Planner(data, Order.resolve(data, batch=14, seed=2)).picks(0, 0)
-    assert sorted(picks.ordinal.tolist()) == list(range(14))
-    assert (picks.ordinal == data.first_ordinal[picks.block] + picks.row).all()
-    assert {array.dtype.str for array in (picks.block, picks.row, picks.ordinal, picks.until)} == {
-        "<i8"
-    }
-    assert picks.valid.dtype == np.bool_
+    samples = Planner(data, Order.resolve(data, batch=14, seed=2)).step_samples(0, 0)
+    assert sorted(samples.ordinal.tolist()) == list(range(14))
+    assert (samples.ordinal == data.first_ordinal[samples.block] + samples.row).all()
+    assert {
+        array.dtype.str for array in (samples.block, samples.row, samples.ordinal, samples.expires)
+    } == {"<i8"}
+    assert samples.valid.dtype == np.bool_
     assert (
-        len({len(a) for a in (picks.block, picks.row, picks.ordinal, picks.until, picks.valid)})
+        len(
+            {
+                len(a)
+                for a in (
+                    samples.block,
+                    samples.row,
+                    samples.ordinal,
+                    samples.expires,
+                    samples.valid,
+                )
+            }
+        )
         == 1
     )
 
@@ -159,12 +170,12 @@ def test_pad_fills_the_last_batch_alone(case: Rules, epoch: int) -> None:
 def test_pad_repeats_a_lanes_last_positions_backwards() -> None:
     """Position p >= n of a lane of n samples repeats n - 1 - ((p - n) mod n), round and round."""
     data = manifest([5])
-    file_order = Planner(data, Order.resolve(data, batch=12, partial="pad")).picks(0, 0)
+    file_order = Planner(data, Order.resolve(data, batch=12, partial="pad")).step_samples(0, 0)
     assert file_order.row.tolist() == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 4, 3]
     assert file_order.valid.tolist() == [True] * 5 + [False] * 7
     lanes = (
         Planner(data, Order.resolve(data, batch=8, partial="pad", seed=1, lanes=2))
-        .picks(0, 0)
+        .step_samples(0, 0)
         .row.tolist()
     )
     assert lanes[2:4] == lanes[1::-1]
@@ -188,17 +199,17 @@ def test_a_rank_without_rows_is_shown_a_sample(case: Rules, epoch: int) -> None:
     """It takes every step like the others; the sample whose fields its empty batch takes is one of the data."""
     for rank in planners(case, case.batch):
         for step in range(rank.steps_per_epoch):
-            picks = rank.picks(epoch, step)
-            assert picks.rows == (1 if step < case.full_steps else len(rows(picks)))
-            assert len(picks.block) == max(1, picks.rows)
-            assert (picks.row < np.array(case.counts)[picks.block]).all()
-            assert (picks.until > step).all()
+            samples = rank.step_samples(epoch, step)
+            assert samples.rows == (1 if step < case.full_steps else len(rows(samples)))
+            assert len(samples.block) == max(1, samples.rows)
+            assert (samples.row < np.array(case.counts)[samples.block]).all()
+            assert (samples.expires > step).all()
 
 
 def test_a_short_tail_leaves_ranks_without_rows() -> None:
     """Two samples left over four ranks: floor bounds give them to the second and the last."""
     case = Rules((10,), 8, "short", 3, 2, 8)
-    assert [rank.picks(0, 1).rows for rank in planners(case, 4)] == [0, 1, 0, 1]
+    assert [rank.step_samples(0, 1).rows for rank in planners(case, 4)] == [0, 1, 0, 1]
 
 
 # Windows
@@ -232,7 +243,7 @@ def test_until_is_where_a_window_ends(case: Rules, epoch: int) -> None:
     """By the rules; it is always after the step, and at most the epoch's end."""
     (alone,) = planners(case, 1)
     for step, batch in enumerate(plan_reference.batches(case, epoch)):
-        until = alone.picks(epoch, step).until.tolist()
+        until = alone.step_samples(epoch, step).expires.tolist()
         assert until == [row.until for row in batch]
         assert all(step < u <= case.steps for u in until)
 
@@ -250,8 +261,8 @@ def test_nothing_of_a_window_is_taken_from_until_on(
         }
     ranks = planners(case, world_size)
     for step, batch in enumerate(batches):
-        picks = [rank.picks(epoch, step) for rank in ranks]
-        until = [at for pick in picks for at in pick.until.tolist()[: pick.rows]]
+        samples = [rank.step_samples(epoch, step) for rank in ranks]
+        until = [at for one in samples for at in one.expires.tolist()[: one.rows]]
         for at, row in zip(until, batch, strict=True):
             late = at - 1 - last[row.lane, row.window]
             assert (
@@ -287,7 +298,8 @@ def test_every_cursor_resumes(case: Rules, draw: st.DataObject) -> None:
     for epoch in range(2):
         for step in range(made.steps):
             assert same(
-                walked.picks(epoch, step), Planner(data, made, rank, world_size).picks(epoch, step)
+                walked.step_samples(epoch, step),
+                Planner(data, made, rank, world_size).step_samples(epoch, step),
             )
 
 
@@ -308,7 +320,7 @@ def test_jumps_change_nothing(case: Rules, jumps: list[tuple[int, int]], pieces:
         for epoch, at in jumps:
             step = at % case.steps
             (new,) = planners(case, 1)
-            assert same(jumping.picks(epoch, step), new.picks(epoch, step))
+            assert same(jumping.step_samples(epoch, step), new.step_samples(epoch, step))
 
 
 @settings(max_examples=150)
@@ -329,17 +341,19 @@ def test_steps_planned_together_are_those_planned_alone(
         while step < together.steps_per_epoch:
             run = together.run(epoch, step, count)
             assert 1 <= len(run) <= count
-            assert all(same(picks, alone.picks(epoch, step + i)) for i, picks in enumerate(run))
+            assert all(
+                same(samples, alone.step_samples(epoch, step + i)) for i, samples in enumerate(run)
+            )
             step += len(run)
 
 
 def test_what_was_given_is_not_overwritten() -> None:
-    """Picks of a step stay as they are while later ones are made."""
+    """The samples of a step stay as they are while later ones are made."""
     (alone,) = planners(Rules((50, 50), 10, "pad", 1, 2, 40), 1)
-    first = alone.picks(0, 0)
+    first = alone.step_samples(0, 0)
     copies = {name: np.copy(value) for name, value in vars(first).items()}
     for step in range(alone.steps_per_epoch):
-        alone.picks(0, step)
+        alone.step_samples(0, step)
     assert all(np.array_equal(value, copies[name]) for name, value in vars(first).items())
 
 
@@ -348,7 +362,7 @@ def test_a_step_outside_the_epoch_is_refused() -> None:
     (alone,) = planners(Rules((10,), 4, "drop", 0, 1, 4), 1)
     for step in (-1, 2):
         with pytest.raises(IndexError, match=f"step {step} of an epoch of 2 steps"):
-            alone.picks(0, step)
+            alone.step_samples(0, step)
 
 
 def test_a_rank_that_cannot_be_is_refused() -> None:
@@ -368,7 +382,9 @@ def test_epochs_and_seeds_have_their_own_batches() -> None:
     data = manifest([10] * 10)
     first = [
         tuple(
-            Planner(data, Order.resolve(data, batch=10, seed=seed)).picks(epoch, 0).ordinal.tolist()
+            Planner(data, Order.resolve(data, batch=10, seed=seed))
+            .step_samples(epoch, 0)
+            .ordinal.tolist()
         )
         for seed in (0, 1)
         for epoch in (0, 1)
@@ -376,8 +392,8 @@ def test_epochs_and_seeds_have_their_own_batches() -> None:
     assert len(set(first)) == 4
     (plain,) = planners(Rules((10,) * 10, 10, "drop", None, 1, 1), 1)
     assert (
-        plain.picks(0, 3).ordinal.tolist()
-        == plain.picks(9, 3).ordinal.tolist()
+        plain.step_samples(0, 3).ordinal.tolist()
+        == plain.step_samples(9, 3).ordinal.tolist()
         == list(range(30, 40))
     )
 
@@ -388,7 +404,10 @@ def test_every_sample_is_equally_likely_at_every_step(counts: tuple[int, ...]) -
     for lanes, window in ((1, 8), (4, 40)):
         (alone,) = planners(Rules(counts, 4, "drop", 5, lanes, window), 1)
         seen = np.array(
-            [[0 in alone.picks(epoch, step).ordinal for step in range(10)] for epoch in range(150)]
+            [
+                [0 in alone.step_samples(epoch, step).ordinal for step in range(10)]
+                for epoch in range(150)
+            ]
         )
         tally = seen.sum(axis=0)
         assert tally.sum() == 150
@@ -405,7 +424,7 @@ def test_large_windows_are_planned_alike_by_all_ranks() -> None:
             Planner(data, made, rank, world_size, world_size == 3) for rank in range(world_size)
         ]
         for step in (0, 1, 255, 256, 257, 3_000, 6_249):
-            assert global_batch(ranks, 2, step) == rows(alone.picks(2, step))
+            assert global_batch(ranks, 2, step) == rows(alone.step_samples(2, step))
 
 
 def test_the_default_order_of_these_rules_is_what_was_asked_for() -> None:

@@ -53,17 +53,17 @@ def test_candidates_are_the_samples_of_the_rows_own_window(
 ) -> None:
     """All around it, the sample itself aside; in file order, those of all the data."""
     (planner,) = planners(case, 1)
-    picks = planner.picks(epoch, data.draw(st.integers(0, planner.steps_per_epoch - 1)))
-    row = data.draw(st.integers(0, len(picks.block) - 1))
-    begin, end = picks.window_begin[row], picks.window_end[row]
+    samples = planner.step_samples(epoch, data.draw(st.integers(0, planner.steps_per_epoch - 1)))
+    row = data.draw(st.integers(0, len(samples.block) - 1))
+    begin, end = samples.window_begin[row], samples.window_end[row]
     own = set(planner.locate(epoch, np.arange(begin, end))[2].tolist())
-    assert picks.ordinal[row] in own
-    found = list(candidates(planner, picks, row))
-    assert {ordinal for _, _, ordinal, _ in found} == own - {int(picks.ordinal[row])}
+    assert samples.ordinal[row] in own
+    found = list(candidates(planner, samples, row))
+    assert {ordinal for _, _, ordinal, _ in found} == own - {int(samples.ordinal[row])}
     for block, row_in_block, ordinal, until in found:
         assert planner.manifest.first_ordinal[block] + row_in_block == ordinal
-        assert picks.step < until <= planner.steps_per_epoch
-        assert case.seed is None or until == picks.until[row]
+        assert samples.step < until <= planner.steps_per_epoch
+        assert case.seed is None or until == samples.expires[row]
 
 
 @settings(max_examples=60)
@@ -76,16 +76,16 @@ def test_a_window_at_a_lanes_end_is_made_whole_with_a_part_of_its_neighbour(
     order = planner.order
     lane = np.array([data.draw(st.integers(0, order.lanes - 1))])
     step = data.draw(st.integers(0, planner.steps_per_epoch - 1))
-    picks = planner.picks(0, step)
+    samples = planner.step_samples(0, step)
     row = int(lane[0]) * order.lane_batch
-    if row >= picks.rows or not picks.valid[row] or step >= order.full_steps:
+    if row >= samples.rows or not samples.valid[row] or step >= order.full_steps:
         return
     _, begin, end = (
         int(array[0]) + int(order.lane_begin[lane[0]]) for array in order.windows(lane, step)
     )
     lane_begin, lane_end = order.lane_begin[lane[0] : lane[0] + 2].tolist()
     whole = order.window_steps * order.lane_batch
-    around_begin, around_end = int(picks.window_begin[row]), int(picks.window_end[row])
+    around_begin, around_end = int(samples.window_begin[row]), int(samples.window_end[row])
     assert lane_begin <= around_begin <= begin < end <= around_end <= lane_end
     assert around_end - around_begin == max(end - begin, min(whole, lane_end - lane_begin))
 
@@ -96,7 +96,7 @@ def test_ranks_of_any_world_size_get_the_same_stand_ins(case: Rules, data: st.Da
     """Joined over ranks, the rows of every world size are those of one."""
     (planner,) = planners(case, 1)
     step = data.draw(st.integers(0, planner.steps_per_epoch - 1))
-    ordinals = planner.picks(0, step).ordinal.tolist()
+    ordinals = planner.step_samples(0, step).ordinal.tolist()
     bad = set(ordinals[: len(ordinals) // 2])
     try:
         whole = expected_rows(planner, step, bad, set())
@@ -112,28 +112,30 @@ def test_epochs_and_seeds_choose_other_stand_ins() -> None:
 
     def chosen(planner: Planner, epoch: int) -> int:
         step = next(
-            s for s in range(planner.steps_per_epoch) if 3 in planner.picks(epoch, s).ordinal
+            s for s in range(planner.steps_per_epoch) if 3 in planner.step_samples(epoch, s).ordinal
         )
-        picks = planner.picks(epoch, step)
-        return next(candidates(planner, picks, picks.ordinal.tolist().index(3)))[2]
+        samples = planner.step_samples(epoch, step)
+        return next(candidates(planner, samples, samples.ordinal.tolist().index(3)))[2]
 
     assert len({chosen(alone(seed=7), epoch) for epoch in range(6)}) > 2
     assert len({chosen(alone(seed=seed), 0) for seed in range(6)}) > 2
 
 
 def test_a_row_is_filled_by_the_first_good_candidate_and_flagged() -> None:
-    """The plan's own picks stay as they are; what was wrong with the own sample is kept, whatever comes later."""
+    """The plan's own samples stay as they are; what was wrong with the own sample is kept, whatever comes later."""
     planner = alone()
-    picks = planner.picks(0, 2)
-    step = FilledStep(planner, picks, Known())
-    order = list(candidates(planner, picks, 3))
+    samples = planner.step_samples(0, 2)
+    step = FilledStep(planner, samples, Known())
+    order = list(candidates(planner, samples, 3))
     for candidate in order[:4]:
         assert step.fill(3, BAD if candidate is order[0] else DataError("another")) == candidate[3]
-        assert (step.picks.block[3], step.picks.row[3], step.picks.ordinal[3]) == candidate[:3]
-    assert step.picks.valid.tolist() == [True, True, True, False, True]
+        assert (step.samples.block[3], step.samples.row[3], step.samples.ordinal[3]) == candidate[
+            :3
+        ]
+    assert step.samples.valid.tolist() == [True, True, True, False, True]
     assert step.errors == {3: BAD}
-    assert step.own is picks
-    assert picks.valid.all()
+    assert step.own is samples
+    assert samples.valid.all()
 
 
 @pytest.mark.parametrize("known_before", [True, False])
@@ -142,34 +144,36 @@ def test_candidates_in_unreadable_blocks_are_passed_over_whenever_that_is_found(
 ) -> None:
     """Known when the step is looked at, or found later: the same stand-ins."""
     planner = alone(window=40)
-    picks = planner.picks(0, 1)
-    broken = set(picks.block.tolist()[:2])
-    step = FilledStep(planner, picks, Known(dict.fromkeys(broken, BAD) if known_before else {}))
-    while unreadable := [row for row in range(5) if int(step.picks.block[row]) in broken]:
+    samples = planner.step_samples(0, 1)
+    broken = set(samples.block.tolist()[:2])
+    step = FilledStep(planner, samples, Known(dict.fromkeys(broken, BAD) if known_before else {}))
+    while unreadable := [row for row in range(5) if int(step.samples.block[row]) in broken]:
         assert not known_before
         step.fill(unreadable[0], BAD, unreadable=True)
-    found = list(zip(step.picks.ordinal.tolist(), step.picks.valid.tolist(), strict=True))
+    found = list(zip(step.samples.ordinal.tolist(), step.samples.valid.tolist(), strict=True))
     assert found == expected_rows(planner, 1, set(), broken)
-    assert sorted(step.errors) == [row for row in range(5) if int(picks.block[row]) in broken]
+    assert sorted(step.errors) == [row for row in range(5) if int(samples.block[row]) in broken]
 
 
 def test_a_window_without_a_good_sample_is_an_error_that_says_so() -> None:
     """After every sample of it was tried; and for one that is alone in its window."""
     planner = alone()
-    step = FilledStep(planner, planner.picks(0, 0), Known())
+    step = FilledStep(planner, planner.step_samples(0, 0), Known())
     tries = 0
     while not isinstance(found := step.fill(2, BAD), DataError):
         tries += 1
     assert 19 <= tries <= 25
     assert "no good sample of its window" in found.reason
     single = alone((1,), batch=1, window=1)
-    assert isinstance(FilledStep(single, single.picks(0, 0), Known()).fill(0, BAD), DataError)
+    assert isinstance(
+        FilledStep(single, single.step_samples(0, 0), Known()).fill(0, BAD), DataError
+    )
 
 
 def test_tries_are_bounded_in_large_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the window: so many are decoded, or looked at where blocks cannot be read."""
     planner = alone((1000,) * 20, window=20_000)
-    step = FilledStep(planner, planner.picks(0, 0), Known())
+    step = FilledStep(planner, planner.step_samples(0, 0), Known())
     fills = 0
     while not isinstance(step.fill(0, BAD), DataError):
         fills += 1

@@ -29,7 +29,7 @@ def test_an_epoch_is_planned_within_a_second(data: Manifest) -> None:
 
     def plan(epoch: int) -> float:
         start = time.process_time()
-        Planner(data, Order.resolve(data, batch=2_048, seed=1)).picks(epoch, 0)
+        Planner(data, Order.resolve(data, batch=2_048, seed=1)).step_samples(epoch, 0)
         return time.process_time() - start
 
     assert best(3, plan) < 1.0
@@ -40,7 +40,7 @@ def test_an_epoch_is_planned_within_300_mb(data: Manifest) -> None:
     tracemalloc.start()
     try:
         planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
-        planner.picks(0, 0)
+        planner.step_samples(0, 0)
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -52,13 +52,13 @@ def test_an_epoch_is_planned_within_300_mb(data: Manifest) -> None:
 def test_a_step_is_picked_within_a_millisecond(data: Manifest, window: int | None) -> None:
     """The median step of 2,048 rows on one rank, windows small, kept whole, and permuted a piece at a time."""
     planner = Planner(data, Order.resolve(data, batch=2_048, seed=1, window=window))
-    planner.picks(0, 0)
+    planner.step_samples(0, 0)
 
     def pick(i: int) -> float:
         times = []
         for step in range(100 * i + 1, 100 * i + 101):
             start = time.process_time()
-            planner.picks(0, step)
+            planner.step_samples(0, step)
             times.append(time.process_time() - start)
         return statistics.median(times)
 
@@ -69,17 +69,18 @@ def test_a_far_step_is_a_step_like_any(data: Manifest) -> None:
     """The last step of a far epoch, asked for first, costs what a first one does, and holds samples that exist."""
     planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
     start = time.process_time()
-    picks = planner.picks(10**9, planner.steps_per_epoch - 1)
+    samples = planner.step_samples(10**9, planner.steps_per_epoch - 1)
     assert time.process_time() - start < 1.0
-    assert len(np.unique(picks.ordinal)) == 2_048
-    assert picks.ordinal.max() < data.num_samples
+    assert len(np.unique(samples.ordinal)) == 2_048
+    assert samples.ordinal.max() < data.num_samples
 
 
 def test_4096_ranks_share_a_step(data: Manifest) -> None:
     """Each of a few of 4,096 ranks plans its 16 rows alone; they are the one rank's."""
     order = Order.resolve(data, batch=65_536, seed=1)
-    whole = Planner(data, order).picks(0, 5).ordinal
+    whole = Planner(data, order).step_samples(0, 5).ordinal
     for rank in (0, 1, 2_047, 4_095):
         assert np.array_equal(
-            Planner(data, order, rank, 4_096).picks(0, 5).ordinal, whole[rank * 16 : rank * 16 + 16]
+            Planner(data, order, rank, 4_096).step_samples(0, 5).ordinal,
+            whole[rank * 16 : rank * 16 + 16],
         )

@@ -118,10 +118,10 @@ def test_a_calendar_only_renames_steps(case: Rules, epoch_steps: int, epoch: int
     planner = Planner(data, order, calendar=Calendar(order.steps, epoch_steps))
     for step in range(epoch_steps):
         cycle, at = divmod(epoch * epoch_steps + step, order.steps)
-        expected, found = plain.picks(cycle, at), planner.picks(epoch, step)
-        assert (found.epoch, found.step, found.cycle) == (epoch, step, cycle)
-        assert np.array_equal(found.until - step, expected.until - at)
-        for name in ("block", "row", "ordinal", "valid", "place"):
+        expected, found = plain.step_samples(cycle, at), planner.step_samples(epoch, step)
+        assert (found.epoch, found.step, found.pass_number) == (epoch, step, cycle)
+        assert np.array_equal(found.expires - step, expected.expires - at)
+        for name in ("block", "row", "ordinal", "valid", "position"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
 
 

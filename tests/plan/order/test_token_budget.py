@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rayingest.errors import ConfigError, StateError
 from rayingest.plan.order.packed import GroupedPlanner
 from rayingest.plan.order.packed_order import GroupedOrder
-from rayingest.plan.order.planner import Picks
 from rayingest.plan.order.state import StateCodec
+from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 from rayingest.plan.order.token_budget import Budget
 from tests.support.plan_cases import manifest, uniform
@@ -69,14 +69,14 @@ def test_every_rank_has_as_many_batches_and_nothing_is_left(
     assert len({planner.steps_in(epoch) for planner in planners}) == 1
     seen: list[int] = []
     for step in reversed(range(planners[0].steps_in(epoch))):
-        picks = [planner.picks(epoch, step) for planner in planners]
-        for one in picks:
+        samples = [planner.step_samples(epoch, step) for planner in planners]
+        for one in samples:
             assert 0 < one.rows == len(one.ordinal) == int(one.valid.sum())
-            assert (one.until > step).all()
+            assert (one.expires > step).all()
             assert one.size == 1
             seen += one.ordinal.tolist()
-        again = ranks(counts, world_size, seed)[-1].picks(epoch, step)
-        assert again.ordinal.tolist() == picks[-1].ordinal.tolist()
+        again = ranks(counts, world_size, seed)[-1].step_samples(epoch, step)
+        assert again.ordinal.tolist() == samples[-1].ordinal.tolist()
     assert sorted(seen) == list(range(sum(counts)))
 
 
@@ -85,16 +85,18 @@ def test_fewer_samples_than_ranks_are_a_tail(samples: int, world_size: int, part
     """Where batches cannot be split any more, ranks without one repeat others, flagged, or have no rows."""
     planners = ranks((samples,), world_size, partial=partial)
     (steps,) = {planner.steps_in(0) for planner in planners}
-    picks: list[Picks] = [planner.picks(0, step) for step in range(steps) for planner in planners]
+    found: list[StepSamples] = [
+        planner.step_samples(0, step) for step in range(steps) for planner in planners
+    ]
     valid = Counter(
         o
-        for p in picks
+        for p in found
         for o, good in zip(p.ordinal[: p.rows], p.valid[: p.rows], strict=True)
         if good
     )
     assert valid == Counter(range(samples))
-    assert all((p.rows > 0) == (partial == "pad" or p.valid[: p.rows].any()) for p in picks)
-    assert all(len(p.block) for p in picks)
+    assert all((p.rows > 0) == (partial == "pad" or p.valid[: p.rows].any()) for p in found)
+    assert all(len(p.block) for p in found)
 
 
 def test_little_is_padded() -> None:
@@ -113,7 +115,7 @@ def test_little_is_padded() -> None:
     planner = GroupedPlanner(data, order, lengths, 2, 4)
     padded = taken = 0
     for step in range(planner.steps_in(0)):
-        own = lengths[planner.picks(0, step).ordinal].astype(np.int64)
+        own = lengths[planner.step_samples(0, step).ordinal].astype(np.int64)
         padded, taken = padded + len(own) * int(own.max()), taken + int(own.sum())
         assert len(own) * own.max() <= budget.limit
     assert 1 - taken / padded < 0.1

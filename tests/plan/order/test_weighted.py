@@ -67,7 +67,9 @@ def test_frequencies_pass_a_chi_square_test() -> None:
     by = Resampling.of(View.whole(data), Weights(weights), 30)
     planner = WeightedPlanner(by, Order.resolve(by, batch=10, seed=3, window=30))
     counts = np.zeros(20)
-    cycles = [np.concatenate([planner.picks(e, s).ordinal for s in range(3)]) for e in range(200)]
+    cycles = [
+        np.concatenate([planner.step_samples(e, s).ordinal for s in range(3)]) for e in range(200)
+    ]
     for ordinals in cycles:
         counts += np.bincount(ordinals, minlength=20)
     expected = weights / weights.sum() * 30 * len(cycles)
@@ -101,15 +103,17 @@ def test_any_ranks_and_any_step_give_the_same(
         rows += [(block, row) for block, row, valid in together if valid]
     first = by.view.manifest.first_ordinal
     assert Counter(first[block] + row for block, row in rows) == Counter(everything(by, 1, 2)[0])
-    for picks in ranks[0].run(2, 0, 5):
-        assert same(picks, WeightedPlanner(by, order, 0, world_size).picks(2, picks.step))
+    for samples in ranks[0].run(2, 0, 5):
+        assert same(
+            samples, WeightedPlanner(by, order, 0, world_size).step_samples(2, samples.step)
+        )
 
 
 def test_repeats_have_random_numbers_of_their_own() -> None:
     """The first time a sample comes in a cycle has those that it would have anyway."""
     by = Resampling.of(View.whole(manifest([2])), Weights(np.array([3.0, 1.0])), 8)
-    picks = WeightedPlanner(by, Order.resolve(by, batch=8, seed=3, window=8)).picks(1, 0)
-    passes = list(zip(picks.ordinal.tolist(), picks.passes.tolist(), strict=True))
+    samples = WeightedPlanner(by, Order.resolve(by, batch=8, seed=3, window=8)).step_samples(1, 0)
+    passes = list(zip(samples.ordinal.tolist(), samples.passes.tolist(), strict=True))
     assert sorted(passes) == [(0, 1 + r * 2**40) for r in range(6)] + [
         (1, 1 + r * 2**40) for r in range(2)
     ]
