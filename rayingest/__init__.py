@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         read_tfrecord,
         read_webdataset,
     )
+    from rayingest.api.readers.format import read_format
     from rayingest.api.readers.interop import from_ray, from_torch, from_torch_iterable
     from rayingest.api.stream import stream
     from rayingest.execute.cluster.pool import Pool
@@ -55,6 +56,7 @@ _HOMES = {
     "read_arrow": "rayingest.api.readers",
     "read_csv": "rayingest.api.readers",
     "read_files": "rayingest.api.readers",
+    "read_format": "rayingest.api.readers.format",
     "read_hdf5": "rayingest.api.readers",
     "read_images": "rayingest.api.readers",
     "read_json": "rayingest.api.readers",
@@ -90,6 +92,7 @@ __all__ = [
     "read_arrow",
     "read_csv",
     "read_files",
+    "read_format",
     "read_hdf5",
     "read_images",
     "read_json",

@@ -91,7 +91,7 @@ class ScanResult:
 
 def scan(dataset: Description, cache: IndexCache, rank: int, on_ray: bool, shown: bool = False) -> ScanResult:
     """All scans that the data set needs, each kept or made now."""
-    manifest = make(IndexScan(cache), rank, on_ray, shown)
+    manifest = make(IndexScan.of(cache), rank, on_ray, shown)
 
     def measured(measure: SampleStatistic) -> np.ndarray:
         return make(StatisticScan(measure, manifest, cache, dataset.source_work), rank, on_ray, shown)

@@ -45,6 +45,12 @@ class IndexScan:
     """The manifest as a `Scan`: a part is a shard."""
 
     cache: IndexCache
+    format: Format
+
+    @classmethod
+    def of(cls, cache: IndexCache) -> IndexScan:
+        """Return the scan that makes the index for this cache; ConfigError for an unknown format."""
+        return cls(cache, get_format(cache.format_name))
 
     @property
     def name(self) -> str:
@@ -56,7 +62,7 @@ class IndexScan:
 
     @property
     def is_light(self) -> bool:
-        return not get_format(self.cache.format_name).opens_shards
+        return not self.format.opens_shards
 
     def load(self) -> Manifest | None:
         return self.cache.load()
@@ -66,12 +72,11 @@ class IndexScan:
 
     def parts(self) -> list[Callable[[], ShardBlocks]]:
         cache, listing = self.cache, self.cache.listing
-        format_ = get_format(cache.format_name)
         shards = (
             Shard(cache.storage, listing.url(i), int(listing.sizes[i]), cache.strict, cache.options)
             for i in range(len(listing))
         )
-        return [partial(index_shard, format_, shard, cache.block_bytes) for shard in shards]
+        return [partial(index_shard, self.format, shard, cache.block_bytes) for shard in shards]
 
     def join(self, results: Sequence[ShardBlocks]) -> Manifest:
         return build_manifest(self.cache.listing, results)

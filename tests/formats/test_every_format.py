@@ -11,7 +11,9 @@ import fsspec
 import pytest
 
 from rayingest.api.dataset import Dataset
+from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError, DataError
+from rayingest.formats import FORMATS, get_format
 from tests.formats.cases import CASES, Case
 from tests.formats.samples import COUNT, SAMPLES
 
@@ -117,3 +119,11 @@ def check_error(reading: Any, path: Path) -> None:
         reading()
     assert caught.value.shard == str(path)
     assert caught.value.offset is not None
+
+
+def test_every_format_has_a_reader_and_a_case(tmp_path: Path) -> None:
+    """A format of files that is added to the registry is not forgotten elsewhere."""
+    of_files = {name for name in FORMATS if get_format(name).suffixes}
+    assert {reader("x").format_name for reader in READERS.values()} == of_files
+    read_by_cases = {case.read(str(tmp_path)).format_name for case in CASES.values()}
+    assert read_by_cases == of_files - {"images"}  # as `files`, and tested by its own file

@@ -29,7 +29,7 @@ def write(folder: Path, counts: list[int]) -> None:
 
 
 def indexed(listing: Listing, **kwargs: Any) -> Manifest:
-    scan = IndexScan(IndexCache(listing, "json_lines", 20))
+    scan = IndexScan.of(IndexCache(listing, "json_lines", 20))
     return scan.join(run_parts(scan.parts(), **kwargs))
 
 
