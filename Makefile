@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test test-long lint types bench-env
+.PHONY: setup demo test test-statistical lint types bench-env
 
 demo: setup
 	$(BIN)/python jobs/train_digits.py
@@ -13,9 +13,9 @@ demo: setup
 test: setup
 	$(BIN)/pytest
 
-# What takes long: a slow node and a slow rank, a probe against planted bottlenecks.
-test-long: setup
-	$(BIN)/pytest -m long
+# Tests that measure time or shares, and repeat a measurement that fails: run them on a quiet machine.
+test-statistical: setup
+	$(BIN)/pytest -m statistical
 
 lint: setup
 	$(BIN)/ruff check .

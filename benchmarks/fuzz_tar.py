@@ -53,7 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     atheris = _atheris()
     with atheris.instrument_imports(include=["rayingest.formats"]):
-        from tests.formats import tar_reference
+        from tests.support import tar_reference
 
     with tempfile.TemporaryDirectory(dir=_SCRATCH if _SCRATCH.is_dir() else None) as scratch:
 

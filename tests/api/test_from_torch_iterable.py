@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 import rayingest as ri
 from rayingest.api.dataset import Dataset
-from tests.support.streams import Step, run
+from tests.support.iterables import LENGTHS, iterable, samples
+from tests.support.streams import flat, run
 
-LENGTHS = [13, 1, 40, 0, 27]
 COUNT = sum(LENGTHS)
-
-
-def samples(shard: int) -> Iterator[dict[str, Any]]:
-    """What the global random states give, from the first sample of a shard on."""
-    offset = random.random()
-    for n in range(LENGTHS[shard]):
-        yield {
-            "at": (shard, n),
-            "x": torch.full((3,), float(n)),
-            "noise": offset + np.random.random(),
-            "t": torch.rand(2),
-        }
 
 
 class Counted:
@@ -85,14 +71,6 @@ class Divided(IterableDataset[int]):
         worker = get_worker_info()
         assert worker is not None
         return iter(range(worker.id, COUNT, worker.num_workers))
-
-
-def flat(steps: list[Step]) -> Step:
-    return [row for step in steps for row in step]
-
-
-def iterable(factory: Any = samples, **options: Any) -> Any:
-    return ri.from_torch_iterable(factory, shards=len(LENGTHS), **options)
 
 
 def test_samples_are_those_of_plain_loops() -> None:

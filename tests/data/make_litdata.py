@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.formats.samples import PARTS
+from tests.support.format_samples import PARTS
 
 FOLDER = Path(__file__).parent / "litdata"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.formats.samples import SAMPLES
+from tests.support.format_samples import SAMPLES
 
 FOLDER = Path(__file__).parent / "mds"
 NUMBERS = ["int", *(f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.formats.samples import PARTS
+from tests.support.format_samples import PARTS
 
 FOLDER = Path(__file__).parent / "tfrecord"
 

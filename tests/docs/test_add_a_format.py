@@ -15,7 +15,7 @@ from rayingest import formats
 from rayingest.api.dataset import Dataset
 from rayingest.errors import ConfigError
 from tests.formats import test_every_format
-from tests.formats.cases import Part, arrays, of_array, one_file_each
+from tests.support.format_cases import Part, arrays, of_array, one_file_each
 
 PAGE = Path(__file__).parents[2] / "docs/add_a_format.md"
 

@@ -13,7 +13,7 @@ import pytest
 import rayingest as ri
 from rayingest.api.dataset import Dataset
 from tests.data.make_huggingface import pixels
-from tests.formats.cases import DATA
+from tests.support.format_cases import DATA
 
 
 def batch(data: Dataset, size: int) -> dict[str, Any]:

@@ -10,14 +10,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from rayingest.api.dataset import Dataset
 from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
-from tests.formats.cases import CASES, Case
-from tests.formats.samples import COUNT, SAMPLES
-
-Rows = list[tuple[int, str]]
+from tests.support.format_cases import CASES, Case, read, rows
+from tests.support.format_samples import COUNT, SAMPLES
 
 
 @pytest.fixture(params=CASES)
@@ -31,16 +28,6 @@ def folder(case: Case, tmp_path: Path) -> Path:
     folder.mkdir()
     case.write(folder)
     return folder
-
-
-def rows(batch: dict[str, Any]) -> Rows:
-    return list(zip(batch["id"].tolist(), batch["text"], strict=True))
-
-
-def read(data: Dataset, **options: Any) -> Rows:
-    """All samples of an epoch."""
-    with data.batch(16, partial="short").loader(**(options or {"workers": 0})) as loader:
-        return [row for batch in loader for row in rows(batch)]
 
 
 def test_every_sample_is_read_in_order(case: Case, folder: Path) -> None:

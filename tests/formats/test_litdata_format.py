@@ -14,8 +14,8 @@ import zstandard
 import rayingest as ri
 from rayingest.api.dataset import Dataset
 from tests.data.make_litdata import pixels
-from tests.formats.cases import DATA
-from tests.formats.samples import SAMPLES
+from tests.support.format_cases import DATA
+from tests.support.format_samples import SAMPLES
 
 LITDATA = DATA / "litdata"
 

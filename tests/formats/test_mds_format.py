@@ -15,7 +15,7 @@ import rayingest as ri
 from rayingest.formats import get_format
 from rayingest.storage.files import Storage
 from tests.data.make_mds import NUMBERS, encodings, pixels
-from tests.formats.cases import DATA
+from tests.support.format_cases import DATA
 
 MDS = DATA / "mds"
 

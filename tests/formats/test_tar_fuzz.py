@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import DataError
-from tests.formats.tar_reference import (
+from tests.support.tar_reference import (
     BLOCK,
     archive,
     check,

@@ -15,8 +15,8 @@ import rayingest as ri
 from rayingest.formats import get_format, webdataset
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
-from tests.formats.cases import tar
-from tests.formats.samples import PARTS, SAMPLES
+from tests.support.format_cases import tar
+from tests.support.format_samples import PARTS, SAMPLES
 
 FORMAT = get_format("webdataset")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from tests.formats.cases import DATA
-from tests.formats.samples import SAMPLES
+from tests.support.format_cases import DATA
+from tests.support.format_samples import SAMPLES
 
 SHARD = DATA / "tfrecord" / "samples" / "s-0.tfrecord"
 ABC = bytes.fromhex("0300000000000000b099490e6162636e57f121")

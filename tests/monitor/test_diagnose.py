@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayingest.monitor.diagnose import diagnose, diagnose_ranks
-from tests.monitor.cases import CASES, snapshot
+from tests.support.diagnosis_cases import CASES, snapshot
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -11,6 +11,7 @@ import io
 import json
 import re
 import tarfile
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -175,3 +176,24 @@ def _common_state(loaders: Sequence[ri.Loader]) -> dict[str, Any]:
     states = [loader.state_dict() for loader in loaders]
     assert all(state == states[0] for state in states), "states differ between ranks"
     return states[0]
+
+
+def flat(steps: list[Step]) -> Step:
+    """Rows of all steps in one list."""
+    return [row for step in steps for row in step]
+
+
+def slow(sample: dict[str, Any]) -> dict[str, Any]:
+    """Sleep 5 ms; a transform that stands for a slow decode."""
+    time.sleep(0.005)
+    return {"i": sample["json"]["i"]}
+
+
+def number(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return the sample's number; a transform that costs nothing."""
+    return {"i": sample["json"]["i"]}
+
+
+def actors(ray: Any) -> list[str]:
+    """Names of the package's actors that run in this cluster."""
+    return [name for name in ray.util.list_named_actors() if name.startswith("rayingest:")]

@@ -14,7 +14,7 @@ from rayingest.monitor.diagnose import diagnose
 from rayingest.plan.figures.metrics import METRICS, NODES, Snapshot, between
 from rayingest.tools import top
 from rayingest.tools.cli import app
-from tests.monitor.cases import CASES
+from tests.support.diagnosis_cases import CASES
 
 JOB = 'Component="core_worker",JobId="01000000",loader="0"'
 

@@ -12,7 +12,7 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Samples, Select
-from tests.transforms.cases import arguments, block, jpeg, learnt, run_pipeline, shard
+from tests.support.transform_cases import arguments, block, jpeg, learnt, run_pipeline, shard
 
 MIXED = block(KEY=["x", "y", "z"], jpg=[jpeg(0), b"none", jpeg(2)], cls=[b"0", b"1", b"2"])
 

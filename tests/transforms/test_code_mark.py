@@ -15,8 +15,8 @@ from ray import cloudpickle
 
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
-from tests.transforms import cases
-from tests.transforms.cases import noisy, noisy_x
+from tests.support import transform_cases as cases
+from tests.support.transform_cases import noisy, noisy_x
 
 
 def scaled(factor):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
-from tests.transforms.cases import arguments, block, shard
+from tests.support.transform_cases import arguments, block, shard
 
 NUMBERS = [
     pa.int8(),

@@ -14,7 +14,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.functions import failure
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
-from tests.transforms.cases import block, jpeg, run, shard
+from tests.support.transform_cases import block, jpeg, run, shard
 
 
 def test_an_exception_names_sample_shard_and_the_users_line():

@@ -11,7 +11,15 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
-from tests.transforms.cases import arguments, block, jpeg, run, run_learnt, run_pipeline, shard
+from tests.support.transform_cases import (
+    arguments,
+    block,
+    jpeg,
+    run,
+    run_learnt,
+    run_pipeline,
+    shard,
+)
 
 
 def test_fields_of_a_shard_are_decoded_by_extension():

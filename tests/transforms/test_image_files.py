@@ -17,7 +17,7 @@ from rayingest.transforms import images
 from rayingest.transforms.images import pixels
 from rayingest.transforms.images.backend import PATHS, PILLOW
 from rayingest.transforms.pipeline import Decode
-from tests.transforms.cases import block, run
+from tests.support.transform_cases import block, run
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
-from tests.transforms.cases import arguments, jpeg, learnt, run, run_pipeline, shard
+from tests.support.transform_cases import arguments, jpeg, learnt, run, run_pipeline, shard
 
 
 def test_images_are_written_straight_into_the_batch():

@@ -10,7 +10,7 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline
-from tests.transforms.cases import arguments, noisy, run, run_pipeline, shard
+from tests.support.transform_cases import arguments, noisy, run, run_pipeline, shard
 
 
 class Counter:

@@ -13,7 +13,7 @@ from rayingest.plan.order.keys import generator
 from rayingest.transforms import images
 from rayingest.transforms.collate import assemble
 from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
-from tests.transforms.cases import jpeg, noisy, noisy_x, run, run_pipeline, shard
+from tests.support.transform_cases import jpeg, noisy, noisy_x, run, run_pipeline, shard
 
 RANDOM = [
     Select({"image": "jpg", "label": "cls"}),

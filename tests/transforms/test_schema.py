@@ -15,7 +15,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.collate import collate
 from rayingest.transforms.pipeline import Map, MapBatches, Pipeline, Select
 from rayingest.transforms.schema import LISTED, FieldType, conform, infer
-from tests.transforms.cases import arguments, block, run_learnt
+from tests.support.transform_cases import arguments, block, run_learnt
 
 
 def type_of(*values: Any, fixed: bool = False) -> FieldType:

@@ -20,12 +20,7 @@ from rayingest.execute.cluster.executor import Executor
 from rayingest.execute.cluster.resources import no_decoder
 from rayingest.execute.cluster.scans import scan_on_cluster
 from rayingest.util import slow
-from tests.support.streams import fail_on_seven, images, joined, rows, run, write_shards
-
-
-def actors(ray: Any) -> list[str]:
-    """Names of our actors that run in this cluster."""
-    return [name for name in ray.util.list_named_actors() if name.startswith("rayingest:")]
+from tests.support.streams import actors, fail_on_seven, images, joined, rows, run, write_shards
 
 
 @pytest.fixture(autouse=True)

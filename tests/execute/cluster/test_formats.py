@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import rayingest as ri
-from tests.api.test_from_torch_iterable import iterable
-from tests.formats.cases import CASES
-from tests.formats.samples import SAMPLES
-from tests.formats.test_every_format import read
+from tests.support.format_cases import CASES, read
+from tests.support.format_samples import SAMPLES
+from tests.support.iterables import iterable
 from tests.support.streams import run
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from benchmarks.metrics import cost_of_a_look
 from rayingest.execute.cluster import metrics
 from rayingest.plan.figures.histogram import Histogram
 from rayingest.plan.figures.metrics import LOOKED_AT, METRICS, NODES, Snapshot
@@ -109,10 +108,3 @@ def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPa
     assert list(by_name["rayingest_blocks"].values()) == [6.0]
     exported.close()
     assert list(by_name["rayingest_workers"].values()) == [0.0]
-
-
-def test_a_look_costs_under_one_percent_of_a_cpu(shards: str, pool_of_1: ri.Pool) -> None:
-    """All figures have grown, on 32 nodes; it is taken once a second. `benchmarks/metrics.py` measures all there is."""
-    with images(shards, 10).loader(pool=pool_of_1) as loader:
-        next(iter(loader))
-        assert cost_of_a_look(loader, nodes=32, times=20) < 0.01

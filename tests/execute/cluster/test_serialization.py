@@ -13,7 +13,7 @@ from rayingest.errors import ConfigError
 from rayingest.execute.cluster.serialization import check_sendable
 from rayingest.execute.work import Rows
 from rayingest.transforms.open_block import OpenBlock
-from tests.transforms.cases import arguments, shard
+from tests.support.transform_cases import arguments, shard
 
 PLACE = r"\[shard mem://data/a\.tar, offset 20, sample 103, key k2\]$"
 

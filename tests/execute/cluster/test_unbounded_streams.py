@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from tests.execute.cluster.test_faults import actors
 from tests.support.records import counts, follow, in_turn, numbers
-from tests.support.streams import rows
+from tests.support.streams import actors, rows
 
 LENGTHS = [70, 31, 0, 52]
 EXAMPLE = re.search(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rayingest as ri
-from tests.api.test_from_torch_iterable import flat
 from tests.support.records import Counts, Pair, counts, follow, in_turn, numbers
+from tests.support.streams import flat
 
 
 @settings(max_examples=40)

@@ -1,9 +1,6 @@
 """Planning a million blocks, ten to the nine samples."""
 
-import statistics
-import time
 import tracemalloc
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,22 +16,6 @@ def data() -> Manifest:
     return uniform(10**6, 1_000, 60_000)
 
 
-def best(rounds: int, work: Callable[[int], float]) -> float:
-    """The least of several rounds: what the machine's other work cannot take away."""
-    return min(work(i) for i in range(rounds))
-
-
-def test_an_epoch_is_planned_within_a_second(data: Manifest) -> None:
-    """Order, sequence and first step of an epoch, nothing kept from before, in CPU time."""
-
-    def plan(epoch: int) -> float:
-        start = time.process_time()
-        Planner(data, Order.resolve(data, batch=2_048, seed=1)).step_samples(epoch, 0)
-        return time.process_time() - start
-
-    assert best(3, plan) < 1.0
-
-
 def test_an_epoch_is_planned_within_300_mb(data: Manifest) -> None:
     """The peak over the manifest itself; what stays is two arrays of a block's number, an epoch."""
     tracemalloc.start()
@@ -48,29 +29,10 @@ def test_an_epoch_is_planned_within_300_mb(data: Manifest) -> None:
     assert kept < 60 * 10**6
 
 
-@pytest.mark.parametrize("window", [None, 1 << 20, 1 << 24])
-def test_a_step_is_picked_within_a_millisecond(data: Manifest, window: int | None) -> None:
-    """The median step of 2,048 rows on one rank, windows small, kept whole, and permuted a piece at a time."""
-    planner = Planner(data, Order.resolve(data, batch=2_048, seed=1, window=window))
-    planner.step_samples(0, 0)
-
-    def pick(i: int) -> float:
-        times = []
-        for step in range(100 * i + 1, 100 * i + 101):
-            start = time.process_time()
-            planner.step_samples(0, step)
-            times.append(time.process_time() - start)
-        return statistics.median(times)
-
-    assert best(4, pick) < 1e-3
-
-
 def test_a_far_step_is_a_step_like_any(data: Manifest) -> None:
-    """The last step of a far epoch, asked for first, costs what a first one does, and holds samples that exist."""
+    """The last step of a far epoch, planned first, holds 2,048 samples that exist."""
     planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
-    start = time.process_time()
     samples = planner.step_samples(10**9, planner.steps_per_epoch - 1)
-    assert time.process_time() - start < 1.0
     assert len(np.unique(samples.ordinal)) == 2_048
     assert samples.ordinal.max() < data.num_samples
 

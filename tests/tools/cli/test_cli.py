@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import rayingest as ri
 from rayingest.api.readers import READERS
 from rayingest.tools.cli import app
-from tests.formats.cases import CASES
+from tests.support.format_cases import CASES
 from tests.support.streams import write_shards
 
 CONFIG = """

@@ -19,8 +19,8 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.tools.cli import app
 from rayingest.tools.cli.pack import Packing
 from rayingest.tools.cli.parts import Layout
-from tests.formats.cases import CASES
-from tests.formats.samples import SAMPLES
+from tests.support.format_cases import CASES
+from tests.support.format_samples import SAMPLES
 from tests.support.streams import write_shards
 
 

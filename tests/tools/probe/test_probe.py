@@ -16,12 +16,11 @@ from rayingest.execute.cluster.pool import Member
 from rayingest.monitor.diagnose import Diagnosis
 from rayingest.tools.cli import app
 from rayingest.tools.probe import probe
-from rayingest.tools.probe.ablation import differential, split
-from rayingest.tools.probe.probe import Measured, NotMeasured, Point, Trial, knee
+from rayingest.tools.probe.ablation import split
+from rayingest.tools.probe.probe import Measured, NotMeasured, Point, knee
 from rayingest.tools.probe.report import costs, page, recommendation, verdict
-from tests.execute.cluster.test_bottlenecks import number, slow
 from tests.support.streams import write_shards
-from tests.support.web import WebServer, web
+from tests.support.web import web
 
 __all__ = ["web"]
 
@@ -122,39 +121,6 @@ def test_the_report_is_one_page_that_needs_nothing_else() -> None:
     assert "http" not in text
     told = yaml.safe_load(recommendation(points, 10.0))
     assert told == {"batch": {"size": 64}, "loader": {"workers": 2, "prefetch": 1}}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("short", ["storage", "decode"])
-def test_differential_runs_tell_storage_from_decoding(
-    short: str, cluster: Any, tmp_path: Path, web: WebServer
-) -> None:
-    """Requests that take 0.3 s, or 5 ms of decoding a sample: the stall is where it was planted."""
-    write_shards(tmp_path, [60, 60], side=2)
-    for path in tmp_path.glob("*.tar"):
-        web.files[f"/{path.name}"] = path.read_bytes()
-    urls = (
-        [f"{web.url}{name}" for name in sorted(web.files)]
-        if short == "storage"
-        else str(tmp_path / "*.tar")
-    )
-    data = (
-        ri.read_webdataset(urls, block_bytes=2048)
-        .select(json="json")
-        .map(slow if short == "decode" else number)
-    )
-    data = data.shuffle(seed=1, window=20).batch(20)
-    with data.loader(workers=0):
-        web.delay = 0.3 if short == "storage" else 0.0
-    options = {
-        "rank": 0,
-        "world_size": 1,
-        "max_bytes": 60_000,
-    }  # which cannot keep what was read, nor read far ahead
-    parts = split(list(differential(data, Point(1), Trial(1.0, 0.005, options, timeout=60.0))))
-    assert parts["storage"] + parts["decoding"] > parts["the rest"], parts
-    assert (parts["storage"] > 3 * parts["decoding"]) == (short == "storage"), parts
-    assert (parts["decoding"] > 3 * parts["storage"]) == (short == "decode"), parts
 
 
 def test_a_configuration_is_probed(

@@ -24,7 +24,7 @@ import zstandard
 
 import rayingest as ri
 from rayingest.api.dataset import Dataset
-from tests.formats.samples import LONGEST, PARTS
+from tests.support.format_samples import LONGEST, PARTS
 
 Part = Sequence[tuple[int, str]]
 
@@ -290,3 +290,18 @@ CASES = {
     "lance": Case(write_lance, lances, f"s-0.lance/_versions/{2**64 - 2}.manifest", trusting=True),
     "lmdb": Case(write_lmdb, lmdbs, "s-0.lmdb", trusting=True),
 }
+
+
+Rows = list[tuple[int, str]]
+"""Number and text of each sample."""
+
+
+def rows(batch: dict[str, Any]) -> Rows:
+    """Number and text of each row of a batch."""
+    return list(zip(batch["id"].tolist(), batch["text"], strict=True))
+
+
+def read(data: Dataset, **options: Any) -> Rows:
+    """Read one epoch, in this process unless `options` say otherwise."""
+    with data.batch(16, partial="short").loader(**(options or {"workers": 0})) as loader:
+        return [row for batch in loader for row in rows(batch)]

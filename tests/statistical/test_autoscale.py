@@ -13,10 +13,12 @@ import rayingest as ri
 from rayingest.monitor import watch
 from rayingest.monitor.diagnose import WAIT_SHARE, wait_share
 from rayingest.plan.figures.metrics import between
-from tests.execute.cluster.test_bottlenecks import BATCH, slow
-from tests.support.streams import joined, write_shards
+from tests.statistical.test_bottlenecks import BATCH
+from tests.support.streams import joined, slow, write_shards
 
 SECONDS = 100.0
+
+pytestmark = pytest.mark.statistical
 
 
 def test_decoders_come_and_go_and_the_stream_is_the_same(

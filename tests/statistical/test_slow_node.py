@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.statistical
 
 
-@pytest.mark.long
 def test_a_slow_node_is_named_and_the_loop_waits_no_more_once_it_is_out() -> None:
     """By the loader's own figures, and by what the cluster's nodes export."""
     command = [sys.executable, "jobs/slow_node.py", "--steps", "25", "--others", "0"]

@@ -15,7 +15,7 @@ import rayingest as ri
 from rayingest.api.dataset import Dataset
 from rayingest.monitor.diagnose import WAIT_SHARE, Diagnosis, diagnose, diagnose_ranks
 from rayingest.plan.figures.metrics import Snapshot, between
-from tests.support.streams import write_shards
+from tests.support.streams import number, slow, write_shards
 from tests.support.web import WebServer, web
 
 __all__ = ["web"]
@@ -23,21 +23,12 @@ __all__ = ["web"]
 BATCH = 20
 TRIES = 5
 
-
-def slow(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform of 5 ms."""
-    time.sleep(0.005)
-    return {"i": sample["json"]["i"]}
+pytestmark = pytest.mark.statistical
 
 
 def slower(sample: dict[str, Any]) -> dict[str, Any]:
     """A transform of 20 ms."""
     time.sleep(0.02)
-    return {"i": sample["json"]["i"]}
-
-
-def number(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform of no time."""
     return {"i": sample["json"]["i"]}
 
 
@@ -146,7 +137,6 @@ def test_a_cache_against_slow_storage(
     found_to_be("consumer", data, step=0.06, steps=8, pool=pool_of_1)
 
 
-@pytest.mark.long
 def test_a_slow_rank(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> None:
     """Two ranks in step, one with a decoder too few: it is named, and what is advised for it removes it."""
     data = described(many, slower)
