@@ -30,7 +30,7 @@ TRANSFORM = ri.images.Compose(ri.images.RandomResizedCrop(224), ri.images.Random
 
 def picture(data: bytes) -> np.ndarray:
     """uint8[224, 224, 3] of an encoded picture, cropped and flipped at random, through Pillow."""
-    return TRANSFORM(data, np.random.default_rng(), path="pillow")
+    return TRANSFORM(data, np.random.default_rng(), image_backend="pillow")
 
 
 @cache
@@ -70,7 +70,9 @@ class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
             self._files[shard] = os.open(self._shards[shard], os.O_RDONLY)
         data = os.pread(self._files[shard], int(self._sizes[index]), int(self._offsets[index]))
         rng = np.random.default_rng((SEED, index))
-        return torch.from_numpy(TRANSFORM(data, rng, path=self._path)), int(self._labels[index])
+        return torch.from_numpy(TRANSFORM(data, rng, image_backend=self._path)), int(
+            self._labels[index]
+        )
 
 
 def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]:

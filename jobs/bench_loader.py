@@ -28,7 +28,7 @@ from benchmarks.contestants import Contestant, TarImages, our_loader, torch_load
 from benchmarks.corpus import Corpus, make_corpus
 from benchmarks.rows import ROOT, append_row, origin, positive, row_file
 from benchmarks.turns import Turn, spread, take_turn
-from rayingest.transforms.images.backend import PATHS, PILLOW, TURBO
+from rayingest.transforms.images.backend import BACKENDS, PILLOW, TURBO
 
 OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
 SLOW_STEPS = 8
@@ -199,9 +199,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=4,
         help="epochs whose first batches are timed, at the start",
     )
-    parser.add_argument("--path", choices=PATHS, default=TURBO, help="how ours decodes")
+    parser.add_argument("--path", choices=BACKENDS, default=TURBO, help="how ours decodes")
     parser.add_argument(
-        "--peer-path", choices=PATHS, default=PILLOW, help="how the DataLoaders decode"
+        "--peer-path", choices=BACKENDS, default=PILLOW, help="how the DataLoaders decode"
     )
     parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
     parser.add_argument("--shards", type=positive, default=8, help="of the corpus")

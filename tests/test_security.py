@@ -138,16 +138,16 @@ def test_bombs_unfold_only_where_asked_for(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(pixels, "MAX_PIXELS", 1_000)
     shard = tar(tmp_path, "png", saved(Image.new("L", (40, 30)).save, "PNG"))
     with pytest.raises(
-        DataError, match=r"40x30 pixels refused: .* images\.Decode\(max_pixels=\.\.\.\)"
+        DataError, match=r"40x30 pixels refused: .* ri\.images\.Decode\(max_pixels=\.\.\.\)"
     ):
         first(ri.read_webdataset(shard))
     allowed = ri.images.Compose(ri.images.Decode("L", max_pixels=1_200), ri.images.Resize((4, 4)))
     assert first(ri.read_webdataset(shard).decode(png=allowed))["png"][0].shape == (4, 4, 1)
 
-    monkeypatch.setattr(decoders, "MAX_UNFOLDED", 1_000)
+    monkeypatch.setattr(decoders, "MAX_UNPACKED", 1_000)
     fields = {
         "txt.gz": (gzip.compress(b"a" * 2_000), "gunzip", 2_000),
-        "npz": (saved(np.savez_compressed, a=np.zeros(2_000, np.uint8)), "arrays", 1),
+        "npz": (saved(np.savez_compressed, a=np.zeros(2_000, np.uint8)), "decode_npz", 1),
     }
     for name, (data, function, length) in fields.items():
         shard = tar(tmp_path, name, data)

@@ -131,7 +131,9 @@ class RecordStream(Dataset):
         made = UnboundedWork(no_files, Storage(), self.pipeline, partitions=partitions)
         work = made.made(skip, choose_backend(image_backend))
         names = tuple(map(str, source.names))
-        codec = BookmarkCodec(marks, names, batch, self.seed, work.pipeline.path, work.code_mark)
+        codec = BookmarkCodec(
+            marks, names, batch, self.seed, work.pipeline.image_backend, work.code_mark
+        )
         return UnboundedStream(planner, work, flag_valid=skip), View(planner, codec, marks)
 
     def _permit(self, what: str) -> None:

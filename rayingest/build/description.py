@@ -22,7 +22,7 @@ from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.execute.stream import Stream
-from rayingest.transforms.packed_fields import ADDED, PackedFields
+from rayingest.transforms.collate import PACKED_COLUMNS, PackedFields
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Select, Stage
@@ -79,7 +79,7 @@ def _fields(value: Any) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) and name for name in names):
         raise TypeError
     for name in names:
-        if name in ADDED:
+        if name in PACKED_COLUMNS:
             raise OptionTypeError(f"{name!r} is what packing adds itself: rename the field")
     return names
 

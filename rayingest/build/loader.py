@@ -21,7 +21,7 @@ from rayingest.build.ranks import Ranks, find_ranks
 from rayingest.util.slow import log_if_slow
 from rayingest.execute.stream import ManifestStream, Stream
 from rayingest.build.summary import describe, describe_unbounded
-from rayingest.transforms.images.backend import PATHS
+from rayingest.transforms.images.backend import BACKENDS
 from rayingest.execute.unbounded.stream import UnboundedStream
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def make_loader(
     on_error: Annotated[str, one_of("raise", "skip")] = "raise",
     max_errors: MaxErrors | None = None,
     quarantine: Folder | None = None,
-    image_backend: Annotated[str, one_of(*PATHS)] | None = None,
+    image_backend: Annotated[str, one_of(*BACKENDS)] | None = None,
 ) -> Loader:
     """One rank's loader. Errors about the options, the data and the cluster come from here.
 

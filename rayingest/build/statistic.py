@@ -23,7 +23,7 @@ from rayingest.execute.stream import spans_of
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt
 from rayingest.transforms.pipeline import Pipeline
-from rayingest.transforms.program import compile_stages
+from rayingest.transforms.stages import compile_stages
 from rayingest.transforms.stages import Decode, Select, Stage
 from rayingest.execute.work import SourceWork, Spans
 
@@ -55,7 +55,7 @@ class SampleStatistic:
             function = getattr(step, "function", None)
             if function is not None and function.rng is not None:
                 raise ConfigError(
-                    f"{self.name} comes after {function.what}, which draws random numbers: what it says would differ "
+                    f"{self.name} comes after {function.label}, which draws random numbers: what it says would differ "
                     "from epoch to epoch; put it before"
                 )
 

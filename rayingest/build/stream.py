@@ -74,7 +74,7 @@ def planned(
     codec = StateCodec(
         planner.fingerprint,
         planner.order,
-        work.pipeline.path,
+        work.pipeline.image_backend,
         work.code_mark,
         view=known.view_mark,
         calendar=planner.calendar,

@@ -20,7 +20,7 @@ from rayingest.plan.figures.histogram import Histogram
 from rayingest.plan.order.replacements import FilledStep, Known
 from rayingest.plan.protocols import Batch, array_bytes
 from rayingest.transforms.open_block import OpenBlock
-from rayingest.transforms.pipeline import Samples
+from rayingest.transforms.run_stages import Samples
 
 
 class LocalSource:

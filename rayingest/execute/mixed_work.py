@@ -17,8 +17,9 @@ from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, read_sha
 from rayingest.storage.files import Counters
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.open_block import OpenBlock
-from rayingest.transforms.pipeline import Pipeline, Samples
-from rayingest.transforms.schema_merge import agreed
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.run_stages import Samples
+from rayingest.transforms.schema import merge_schemas
 from rayingest.transforms.stages import Stage
 
 _SOURCE = b"source"
@@ -82,7 +83,7 @@ class MixedWork:
                 learnt[name] = work.learnt([head for head in heads if head[0][0].source == number])
             except ConfigError as error:
                 raise ConfigError(f"source {name!r}: {error}") from error
-        schema = agreed({name: work.pipeline.schema or {} for name, work in learnt.items()})
+        schema = merge_schemas({name: work.pipeline.schema or {} for name, work in learnt.items()})
         return replace(
             self,
             sources={

@@ -22,8 +22,9 @@ from rayingest.plan.protocols import Columns
 from rayingest.storage.files import Counters, Storage
 from rayingest.storage.local_files import local_path
 from rayingest.transforms.open_block import OpenBlock
-from rayingest.transforms.pipeline import Pipeline, Samples
-from rayingest.transforms.rows import Rows as RawRows
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.raw_block import RawBlock
+from rayingest.transforms.run_stages import Samples
 from rayingest.transforms.stages import Stage
 
 _SHARDS_AT_ONCE = 16
@@ -135,7 +136,7 @@ class SourceWork:
         return self.storage.storage_options
 
     def made(self, skip: bool, path: str) -> Self:
-        return replace(self, skip=skip, pipeline=replace(self.pipeline, path=path))
+        return replace(self, skip=skip, pipeline=replace(self.pipeline, image_backend=path))
 
     def read(self, spans: Spans) -> list[pa.Table]:
         return read_shards(spans, self.read_shard)
@@ -164,7 +165,7 @@ class SourceWork:
         first: DataError | None = None
         for spans, rows in heads:
             try:
-                schema = self.pipeline.learn(
+                schema = self.pipeline.learn_schema(
                     self.read(spans), rows.table_of, rows.row_of, rows.ordinals
                 )
                 return replace(self, pipeline=replace(self.pipeline, schema=schema))
@@ -189,7 +190,7 @@ class SourceWork:
             return error
         everything = replace(self, pipeline=replace(self.pipeline, stages=()))
         try:
-            raw = RawRows(everything.read(spans)[0])
+            raw = RawBlock(everything.read(spans)[0])
         except IngestError:
             return error
         absent = [name for name in self.pipeline.columns if name not in raw.names]
@@ -257,9 +258,11 @@ class Rows:
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> Columns | None:
         """All of them as columns at once, where nothing is done to any: none can be bad then. Else None."""
         if work.pipeline.packed is None:
-            return work.pipeline.whole(blocks, self.table_of, self.row_of)
+            return work.pipeline.whole_columns(blocks, self.table_of, self.row_of)
         views = (
-            None if self.layout is None else work.pipeline.views(blocks, self.table_of, self.row_of)
+            None
+            if self.layout is None
+            else work.pipeline.sample_views(blocks, self.table_of, self.row_of)
         )
         return (
             None
@@ -309,9 +312,9 @@ class Parts:
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
         """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""
-        if not work.pipeline.fixed_shapes:
+        if not work.pipeline.has_fixed_shapes:
             return None
-        columns = work.pipeline.whole(blocks, self.table_of, self.row_of)
+        columns = work.pipeline.whole_columns(blocks, self.table_of, self.row_of)
         return None if columns is None else JoinedColumns(columns, self.bounds)
 
 

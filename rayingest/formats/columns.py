@@ -2,7 +2,7 @@
 
 Owns the encodings that a field's metadata may name: an extension (`jpg`, `json`, `npy`, ...), `int`, `float` or
 `decimal` for a number that is written as text, or `array:DTYPE:SHAPE` for an array's bytes. What they are decoded by is
-in `transforms.encodings`.
+in `transforms.decoders`.
 """
 
 from __future__ import annotations

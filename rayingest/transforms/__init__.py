@@ -1,1 +1,3 @@
-"""What happens to one sample: decoding, image transforms, the user's functions, and putting samples together."""
+"""What happens to one sample: decoding, image transforms, the user's functions, and putting samples
+together.
+"""

@@ -1,8 +1,10 @@
-"""A mark of code: a short hash that changes when a function does, and does not from one process to the next.
+"""A mark of code: a short hash that changes when a function does, and does not from one process to
+the next.
 
-Owns what is looked at: bytecode, constants, defaults, values of closures and globals that code refers to, functions and
-classes among them, a class's methods, arrays, a value object's repr. Libraries are known by their names alone, and so
-are objects that show nothing but their address: a changed mark means changed code, an equal one is no proof.
+Owns what is looked at: bytecode, constants, defaults, values of closures and globals that code
+refers to, functions and classes among them, a class's methods, arrays, a value object's repr.
+Libraries are known by their names alone, and so are objects that show nothing but their address: a
+changed mark means changed code, an equal one is no proof.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def code_mark(things: Any) -> str:
 def _words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
     """What tells this thing from another, as strings that are the same in every process.
 
-    `seen` are the objects met so far, by id: functions may refer to themselves. Not constants, which one process may
-    hold once and another twice.
+    `seen` are the objects met so far, by id: functions may refer to themselves. Not constants,
+    which one process may hold once and another twice.
     """
     if isinstance(thing, _PLAIN):
         yield f"{type(thing).__name__} {thing!r}"

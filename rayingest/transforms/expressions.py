@@ -1,7 +1,8 @@
 """Expressions on a sample's fields, as text: `width >= 256 and label in (3, 5)`.
 
-Owns the language, a small part of Python's: names of fields, constants, comparisons, `in`, `is None`, `and`, `or`,
-`not`, arithmetic, `len`, and items (`json["width"]`). Nothing else can be said in it, so it runs no code of anybody's.
+Owns the language, a small part of Python's: names of fields, constants, comparisons, `in`, `is
+None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). Nothing else can be said
+in it, so it runs no code of anybody's.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ _NODES = (
 
 @dataclass(frozen=True)
 class Expression:
-    """Called with a sample it gives what the text says of it. ConfigError for what is not of the language."""
+    """Called with a sample it gives what the text says of it. ConfigError for what is not of the
+    language.
+    """
 
     text: str
 

@@ -1,6 +1,7 @@
-"""How functions given by the user are called, and how their failures are named.
+"""Call the functions that users give, and name their failures.
 
-Owns the rule which of them get random numbers, and the search for the user's own line in a traceback. Runs nothing.
+Owns the rule which functions get random numbers, and the search for the user's own line in a
+traceback. Calls nothing itself.
 """
 
 from __future__ import annotations
@@ -19,29 +20,35 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.redact import shorten
-from rayingest.transforms.decoders import text
-from rayingest.transforms.images.operations import Transform
+from rayingest.transforms.decoders import decode_text
+from rayingest.transforms.images.transform import Transform
 
 RngArgument = Literal["keyword", "positional"] | None
-"""How a function takes its random numbers: as rng=, as its second argument, or not at all."""
+"""How a function takes random numbers: as rng=, as its second argument, or not at all."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PACKAGE = str(Path(__file__).parent.parent)
 _STDLIB = sysconfig.get_paths()["stdlib"]
-_PASSING = re.compile(r"time_?d?_?out|connect(ion)?_?error", re.IGNORECASE)
+_TRANSIENT = re.compile(r"time_?d?_?out|connect(ion)?_?error", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function of the description, ready to be called.
+    """One function of a description, ready to be called.
 
-    `what` names it in errors. `number` tells the functions of a description apart, `stage` counts those that take
-    random numbers. `set_up`: a class, of which each worker makes one instance to call. `out_shape` and `out_dtype` are
-    those of each result where it can be written in place (`out=`), else None. `fixed`: the 1-D arrays that it gives for
-    a field have one length, as its attribute `fixed_lengths` promises. `takes_path`: it is told how to decode images.
+    - `label` names it in errors.
+    - `number` tells the functions of a description apart; `stage` counts those that take random
+      numbers, and keys their generators.
+    - `set_up`: a class, of which each worker makes one instance to call.
+    - `out_shape`, `out_dtype`: of every result, where the function can write it into the batch
+      (`out=`); else `out_shape` is None.
+    - `fixed_lengths`: the 1-D arrays that it returns for a field have one length, as its attribute
+      of that name promises.
+    - `takes_backend`: an image transform, which is called with the run's `image_backend=`.
     """
 
-    what: str
+    label: str
     fn: Callable[..., Any]
     rng: RngArgument = None
     number: int = 0
@@ -49,59 +56,59 @@ class Function:
     set_up: bool = False
     out_shape: tuple[int, ...] | None = None
     out_dtype: str = "uint8"
-    fixed: bool = False
-    takes_path: bool = False
+    fixed_lengths: bool = False
+    takes_backend: bool = False
 
 
 def map_function(verb: str, fn: Any) -> Function:
-    """The function or class of `.map` or `.map_batches`; ConfigError unless it can be called with a sample [, rng]."""
-    what = f"{verb} {name_of(fn)}"
+    """Return the function or class of `.map` or `.map_batches`, checked.
+
+    Raises ConfigError unless it can be called with a sample, or with a sample and rng.
+    """
+    label = f"{verb} {name_of(fn)}"
     if not isinstance(fn, type):
-        return Function(
-            what, fn, _rng_argument(what, fn), fixed=getattr(fn, "fixed_lengths", False)
-        )
+        fixed = getattr(fn, "fixed_lengths", False)
+        return Function(label, fn, _rng_argument(label, fn), fixed_lengths=fixed)
     if not any("__call__" in vars(base) for base in fn.__mro__):
         raise ConfigError(
-            f"{what}: its instances cannot be called; give the class a __call__(self, sample)"
+            f"{label}: its instances cannot be called; give the class a __call__(self, sample)"
         )
     needed = [
         p.name for p in _parameters(fn) or () if p.default is p.empty and p.kind not in _VARIADIC
     ]
     if needed:
         raise ConfigError(
-            f"{what}: the class needs {', '.join(needed)} to be set up; pass an instance, or set defaults"
+            f"{label}: the class needs {', '.join(needed)} to be set up; pass an instance, or set "
+            "defaults"
         )
-    return Function(what, fn, _rng_argument(what, fn.__call__, skip=1), set_up=True)
+    return Function(label, fn, _rng_argument(label, fn.__call__, skip=1), set_up=True)
 
 
 def decode_function(field: str, fn: Any) -> Function:
-    """The decoder of one field; `str` means UTF-8 text. ConfigError for what cannot be called with a value [, rng]."""
-    what = f"decode of {field!r}"
-    fn = text if fn is str else fn
+    """Return the decoder of one field, checked; `str` stands for UTF-8 text.
+
+    Raises ConfigError unless it can be called with a value, or with a value and rng.
+    """
+    label = f"decode of {field!r}"
+    fn = decode_text if fn is str else fn
     if isinstance(fn, Transform):
         argument: RngArgument = "keyword" if fn.random else None
-        return Function(what, fn, argument, out_shape=fn.output_shape, takes_path=True)
+        return Function(label, fn, argument, out_shape=fn.output_shape, takes_backend=True)
     if isinstance(fn, type) and fn.__module__ == "builtins":
-        return Function(what, fn)  # bytes, int and the like: their signatures cannot be read
-    rng = _rng_argument(what, fn)
+        return Function(label, fn)  # the signatures of bytes, int and the like cannot be read
+    if isinstance(fn, type) and issubclass(fn, Transform):
+        raise ConfigError(f"{label}: {fn.__name__} is a class; give an instance, {fn.__name__}()")
+    rng = _rng_argument(label, fn)
     shape = getattr(fn, "output_shape", None)
     if shape is None or not any(p.name == "out" for p in _parameters(fn) or ()):
-        return Function(what, fn, rng)
-    return Function(
-        what,
-        fn,
-        rng,
-        out_shape=tuple(shape),
-        out_dtype=str(np.dtype(getattr(fn, "output_dtype", "uint8"))),
-    )
+        return Function(label, fn, rng)
+    dtype = str(np.dtype(getattr(fn, "output_dtype", "uint8")))
+    return Function(label, fn, rng, out_shape=tuple(shape), out_dtype=dtype)
 
 
 def name_of(fn: Any) -> str:
-    """What to call a function in a message."""
+    """Return the name of a function, class or callable object for a message."""
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
-
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _parameters(fn: Any) -> list[inspect.Parameter] | None:
@@ -111,10 +118,13 @@ def _parameters(fn: Any) -> list[inspect.Parameter] | None:
         return None
 
 
-def _rng_argument(what: str, fn: Any, skip: int = 0) -> RngArgument:
-    """How `fn` takes random numbers: a parameter named rng, or two that must be given."""
+def _rng_argument(label: str, fn: Any, skip: int = 0) -> RngArgument:
+    """Return how `fn` takes random numbers: by a parameter named rng, or as a second required one.
+
+    `skip` leading parameters are not counted (the `self` of a method of a class).
+    """
     if not callable(fn):
-        raise ConfigError(f"{what}: {fn!r} cannot be called; give a function")
+        raise ConfigError(f"{label}: {fn!r} cannot be called; give a function")
     parameters = _parameters(fn)
     if parameters is None:
         return None
@@ -131,38 +141,39 @@ def _rng_argument(what: str, fn: Any, skip: int = 0) -> RngArgument:
     if not takes_one or keywords or len(required) > (1 if named else 2):
         wanted = ", ".join([*required, *(["rng"] if named else [])]) or "nothing"
         raise ConfigError(
-            f"{what}: it is called with one value, and with rng if it asks for it; this one needs {wanted}"
+            f"{label}: it is called with one value, and with rng if it has that parameter; this "
+            f"one needs {wanted}"
         )
     if named:
         return "keyword"
     return "positional" if len(required) == 2 else None
 
 
-def failure(what: str, error: BaseException, fn: Any, **where: Any) -> DataError:
-    """The DataError for an exception in `fn`, to be raised `from` it; `where` are DataError's own named parts.
+def failure(label: str, error: BaseException, fn: Any, **where: Any) -> DataError:
+    """Return the DataError for an exception in `fn`, to be raised `from` it.
 
-    A DataError of ours keeps its reason, and what it knows about the place. It is transient where memory was short, or
-    where time ran out or a connection broke, be that the reason for the exception or for what it was raised from. What
-    the exception says is shortened.
+    `where` are DataError's own named parts. A DataError keeps its reason, and the parts that it
+    already has. The result is transient where memory was short, or where a time-out or a broken
+    connection caused the exception. Long messages are shorten.
     """
     if isinstance(error, DataError):
         known = {part: getattr(error, part) for part in ("shard", "offset", "sample", "key")}
         return DataError(
-            f"{what}: {shorten(error.reason)}",
+            f"{label}: {shorten(error.reason)}",
             **{**where, **{part: value for part, value in known.items() if value is not None}},
-            transient=error.transient or _may_pass(error),
+            transient=error.transient or _is_transient(error),
         )
     return DataError(
-        f"{what}: {type(error).__name__}{_message(error)}{user_line(error, fn)}",
+        f"{label}: {type(error).__name__}{_message(error)}{user_line(error, fn)}",
         **where,
-        transient=isinstance(error, MemoryError) or _may_pass(error),
+        transient=isinstance(error, MemoryError) or _is_transient(error),
     )
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether this may be the user's Ctrl-C, and no error of the function that it came up in.
+    """Return whether this may be the user's Ctrl-C, and no error of the function it came up in.
 
-    Python raises that in the main thread alone, where Ray has no method of an actor's run.
+    Python raises KeyboardInterrupt in the main thread alone, where Ray runs no actor method.
     """
     return (
         isinstance(error, KeyboardInterrupt)
@@ -173,36 +184,36 @@ def is_interrupt(error: BaseException) -> bool:
 def _message(error: BaseException) -> str:
     try:
         return f": {shorten(str(error))}"
-    except Exception:  # the user's own `__str__`, and no less the sample's fault
+    except Exception:  # the user's own `__str__` fails: still the sample's fault
         return " (its message cannot be shown)"
 
 
-def _may_pass(error: BaseException | None) -> bool:
-    """Whether an exception tells of time that ran out or of a broken connection, by its kind or by its causes'.
+def _is_transient(error: BaseException | None) -> bool:
+    """Return whether a time-out or a broken connection is the exception or one of its causes.
 
-    Kinds are told by name: libraries have classes of their own for that, beside Python's.
+    Classes are recognised by name: libraries define their own beside Python's.
     """
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:  # an exception may come to be its own cause
+    while error is not None and id(error) not in seen:  # an exception may be its own cause
         seen.add(id(error))
-        if any(_PASSING.search(kind.__name__) for kind in type(error).__mro__):
+        if any(_TRANSIENT.search(kind.__name__) for kind in type(error).__mro__):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 def user_line(error: BaseException, fn: Any) -> str:
-    """` (in FILE:LINE, FUNCTION)`: where in the user's own code it happened, "" where none of it was running.
+    """Return ` (in FILE:LINE, FUNCTION)`, the user's own line that raised; "" if there is none.
 
-    The innermost frame that is in no installed library; for a function that itself comes from one, the frame by which
-    its library was entered.
+    That is the innermost frame outside installed libraries. If `fn` itself comes from a library,
+    it is the frame that entered this library.
     """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_PACKAGE)
     ]
-    own = [frame for frame in frames if not _installed(frame.filename)]
+    own = [frame for frame in frames if not _is_installed(frame.filename)]
     ours = (getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0] == "rayingest"
     entered = [] if ours else [frame for frame in frames if "-packages" in frame.filename][:1]
     for frame in own[-1:] or entered:
@@ -210,7 +221,7 @@ def user_line(error: BaseException, fn: Any) -> str:
     return ""
 
 
-def _installed(filename: str) -> bool:
+def _is_installed(filename: str) -> bool:
     return (
         filename.startswith((_STDLIB, "<frozen "))
         or "site-packages" in filename

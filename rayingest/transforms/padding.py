@@ -1,7 +1,8 @@
-"""How fields of different extents are padded to the batch's largest.
+"""Pad fields of different lengths to the longest of a batch.
 
-Owns what may be said of it, and how values are laid into a column. A column is as wide as its widest row, rounded up,
-whichever parts it is made from: each is padded by itself, and the narrow ones are widened when they come together.
+Owns the options of padding, and where a value lies in its column. A column is as wide as its widest
+row, rounded up, whichever parts it is made from: each part is padded by itself, and narrow parts
+are widened when they come together.
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 
 Ragged = np.ndarray | list[np.ndarray]
-"""A padded field's value: an array, or, where two axes are padded, 1-D arrays of any lengths for the rows of one."""
+"""A padded field's value: an array or, with two padded axes, a list of 1-D arrays of any
+lengths.
+"""
 
 
 @dataclass(frozen=True)
 class Pad:
-    """One field's padding.
+    """The padding of one field.
 
-    `value` is put where a row ends, on its `side` "right" or "left"; a batch's width is rounded up to `multiple_of`. A
-    row of more than `longest` values is an error that names the sample, or with `truncate` cut at its end. `mask` adds
-    `<field>_mask` (bool), True where a row's own values are. ConfigError for what is none of these.
+    - `value`: put where a row has no value of its own, on its `side`, "right" or "left".
+    - `multiple_of`: a batch's width is rounded up to a multiple of it.
+    - `longest`: the most values that a row may have. A longer row is an error that names the
+      sample; with `truncate` it is cut at its end.
+    - `mask`: add the column `<field>_mask` (bool), True at a row's own values.
+    - `axes`: 1 or 2, how many of the first axes of arrays are padded; the others must agree, and
+      `longest` limits the first. With 2, lists of lists of numbers are arrays too, whatever the
+      lengths of the inner lists, and `<field>_length` is [rows, 2].
 
-    Of arrays with several dimensions the first `axes`, 1 or 2, are padded, the others must agree; `longest` is of the
-    first. With 2, lists of lists of numbers are arrays too, whatever the lengths of the inner ones, and
-    `<field>_length` is [rows, 2].
+    Raises ConfigError for other values of these options.
     """
 
     value: float = 0
@@ -48,30 +54,31 @@ class Pad:
             if least is not None and (
                 isinstance(least, bool) or not isinstance(least, int) or least < 1
             ):
-                raise ConfigError(f"Pad: {name}={least!r}: a whole number, 1 or more")
+                raise ConfigError(f"Pad: {name}={least!r}: give a whole number, 1 or more")
         if isinstance(self.axes, bool) or self.axes not in (1, 2):
             raise ConfigError(
-                f"Pad: axes={self.axes!r}: 1 or 2, how many of the first axes are padded"
+                f"Pad: axes={self.axes!r}: choose 1 or 2, the number of first axes to pad"
             )
         if self.truncate and self.longest is None:
             raise ConfigError("Pad: truncate=True needs longest=..., the length to cut to")
 
     def fit(self, name: str, row: Ragged) -> Ragged:
-        """The row, not longer than it may be. Raises DataError."""
+        """Return the row, cut to `longest` if `truncate`; DataError if it is too long."""
         if self.longest is None or len(row) <= self.longest:
             return row
         if self.truncate:
             return row[: self.longest]
         raise DataError(
-            f"field {name!r} has {len(row)} values, more than longest={self.longest}; truncate=True would cut it"
+            f"field {name!r} has {len(row)} values, more than longest={self.longest}; to cut it, "
+            "use truncate=True"
         )
 
     def width(self, longest: int) -> int:
-        """Of a column whose longest row is so long."""
+        """Return the width of a column whose longest row has `longest` values."""
         return -(-longest // self.multiple_of) * self.multiple_of
 
     def check(self, name: str, dtype: np.dtype[Any]) -> None:
-        """ConfigError where a column of this type does not have the value."""
+        """Raise ConfigError if `value` cannot be a number of this dtype."""
         with np.errstate(all="ignore"):
             cast = np.array(self.value).astype(dtype)
         if dtype.kind != "f" and (cast.item() != self.value):
@@ -80,20 +87,23 @@ class Pad:
             )
 
     def place(self, length: int, width: int) -> slice:
-        """Where the own values of a row, or of a narrower part, are."""
+        """Return the slice of a row, or of a wider part, in which `length` own values lie."""
         return slice(0, length) if self.side == "right" else slice(width - length, width)
 
     def places(self, shape: Sequence[int], widths: Sequence[int]) -> tuple[slice, ...]:
-        """The same on each of the padded axes."""
+        """Return `place` on each of the padded axes."""
         return tuple(map(self.place, shape[: self.axes], widths))
 
     def lengths(self, values: Sequence[Ragged]) -> np.ndarray:
-        """The extents of the values' padded axes: int64 [rows], or [rows, 2] for two axes."""
+        """Return the lengths of the padded axes: int64[rows], or int64[rows, 2] for two axes."""
         extents = np.array([self._extents(value) for value in values], np.int64)
         return extents[:, 0] if self.axes == 1 else extents
 
     def column(self, values: Sequence[Ragged], dtype: np.dtype[Any]) -> np.ndarray:
-        """The values one below the other, filled up; at least one. ValueError where axes differ that are not padded."""
+        """Return the values (at least one) as a padded array with the rows as first axis.
+
+        Raises ValueError if axes differ that are not padded.
+        """
         rest, *others = {
             np.shape(value)[self.axes :] if self._is_array(value) else () for value in values
         }
@@ -111,8 +121,8 @@ class Pad:
                     line[self.place(len(part), len(line))] = part
         return out
 
-    def own(self, values: Sequence[Ragged]) -> np.ndarray:
-        """Which of the column's entries on the padded axes are the values' own (bool)."""
+    def own_mask(self, values: Sequence[Ragged]) -> np.ndarray:
+        """Return which entries of the column, on the padded axes, are values' own (bool)."""
         shapes = [
             np.ones(np.shape(value)[: self.axes], bool)
             if self._is_array(value)
@@ -134,5 +144,5 @@ PLAIN = Pad()
 
 
 def mask_name(field: str) -> str:
-    """The column that tells a padded field's own values (bool)."""
+    """Return the name of the column that marks a padded field's own values (bool)."""
     return f"{field}_mask"

@@ -1,10 +1,12 @@
-"""The work done on each sample: a description that travels to the workers, and its execution there.
+"""Describe the work on each sample, carry it to the workers, and run it there.
 
-Owns the meaning of a sequence of stages: what is read, when a field is decoded and by what, which function gets which
-random numbers, and that a sample's result depends on nothing but the sample, the description, the seed and the epoch:
-neither on the rows it is decoded with nor on where. What its fields are is learnt from the first samples. Reading
-blocks, ordering samples and filling the places of bad ones are not its business; errors name shard, offset and sample
-for those whose business it is.
+Owns the meaning of a sequence of stages: which raw fields are read, when and by which decoder a
+field is decoded, and which function gets which random numbers. A sample's result depends only on
+the sample, the description, the seed and the epoch, neither on the rows it is decoded with nor on
+the process. The schema is learned from the first samples.
+
+Reads no blocks, orders no samples and replaces no bad ones. Errors name shard, offset and sample,
+so that the caller can.
 """
 
 from __future__ import annotations
@@ -22,41 +24,48 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.plan.order.layout import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.collate import collate
-from rayingest.transforms.columnar import sample_views, whole_columns
-from rayingest.transforms.execution import Execution, Samples
-from rayingest.transforms.functions import Function, failure, is_interrupt, name_of, user_line
+from rayingest.transforms.collate import CollateFunction, PackedFields, collate, collate_with
+from rayingest.transforms.functions import Function, is_interrupt, user_line
 from rayingest.transforms.images.backend import PILLOW
-from rayingest.transforms.open_block import OpenBlock, Plan
-from rayingest.transforms.packed_fields import PackedFields
+from rayingest.transforms.open_block import OpenBlock, PlanFields, sample_views, whole_columns
 from rayingest.transforms.padding import Pad
-from rayingest.transforms.program import Program, compile_stages, plan_fields
-from rayingest.transforms.rows import Rows
-from rayingest.transforms.schema import FieldType, Schema, infer, with_padding
-from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
-from rayingest.transforms.tensors import as_array
-
-__all__ = ["Decode", "Map", "MapBatches", "Pipeline", "Samples", "Select", "Stage"]
-
-CustomCollate = Callable[[list[dict[str, Any]]], Any]
+from rayingest.transforms.raw_block import RawBlock
+from rayingest.transforms.run_stages import Samples, StageRun
+from rayingest.transforms.schema import FieldType, Schema, infer_schema, with_padding
+from rayingest.transforms.stages import (
+    CompiledStages,
+    Decode,
+    Map,
+    MapBatches,
+    Select,
+    Stage,
+    compile_stages,
+    plan_fields,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Stages and what they need to be run anywhere: immutable, picklable (with cloudpickle for local functions).
+    """Stages, with all that is needed to run them anywhere.
 
-    `source` is the place of the data set among those read together; `path` is how images are decoded, one of
-    `image_backend.PATHS`. `collate`, where given, gets the list of sample dicts and returns a dict of arrays or lists
-    with the batch as first axis. `schema` is what `learn` gave; samples are held to it, unless there is a `collate`;
-    its fields are padded as of `padding`, or `packed`. Raises ConfigError for stages that cannot work.
+    Immutable and picklable (with cloudpickle for local functions).
+
+    - `source`: the place of the dataset among those that are read together.
+    - `image_backend`: what decodes images, one of `images.backend.BACKENDS`.
+    - `collate`: the user's function from a list of samples to a dict of columns, or None.
+    - `schema`: the result of `learn_schema`. Samples are checked against it unless there is a
+      `collate`.
+    - `padding`: how fields are padded; `packed`: the fields that are packed, or None.
+
+    Raises ConfigError for stages that cannot work.
     """
 
     stages: tuple[Stage, ...]
     seed: int
-    collate: CustomCollate | None = None
+    collate: CollateFunction | None = None
     source: int = 0
     schema: Schema | None = None
-    path: str = PILLOW
+    image_backend: str = PILLOW
     padding: Mapping[str, Pad] = field(default_factory=dict)
     packed: PackedFields | None = None
 
@@ -71,9 +80,8 @@ class Pipeline:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            each.name: self.__dict__[each.name] for each in fields(self)
-        }  # set-up instances stay in their process
+        # Fields only: instances that were set up stay in their process.
+        return {each.name: self.__dict__[each.name] for each in fields(self)}
 
     @property
     def needs_whole_steps(self) -> bool:
@@ -82,32 +90,35 @@ class Pipeline:
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:
-        """The raw fields to read, where a `Select` at the start says so; None for all of them."""
+        """The raw fields to read, if the first stage is a `Select`; None for all of them."""
         if not self.stages or not isinstance(self.stages[0], Select):
             return None
         return tuple(dict.fromkeys(self.stages[0].fields.values()))
 
     @cached_property
     def code_mark(self) -> str:
-        """8 hex digits of the stages' code, the same in every process while nothing changes."""
+        """8 hex digits of the stages' code, equal in every process while the code is the same."""
         parts = [(type(stage).__name__, vars(stage)) for stage in self.stages]
         return code_mark([*parts, self.collate])
 
     @cached_property
     def spec_bytes(self) -> int:
-        """Bytes of a decoded sample as far as the shapes of its decoders' results are known; 0 if none is."""
-        return self._program.known_bytes
+        """Bytes of a decoded sample, of the fields whose decoder has a known shape; 0 if none
+        has.
+        """
+        return self._compiled.known_bytes
 
-    def learn(
+    def learn_schema(
         self,
         tables: Sequence[pa.Table],
         table_of: np.ndarray,
         row_of: np.ndarray,
         ordinals: np.ndarray,
     ) -> dict[str, FieldType]:
-        """The schema that these samples suggest, bad ones left out; arguments as of `run_samples`.
+        """Return the schema that these samples suggest, bad ones left out.
 
-        Raises what is wrong with the first where none is good, ConfigError where they do not fit together.
+        Arguments as for `run_samples`. If no sample is good, raises the first one's error.
+        ConfigError where samples do not fit together.
         """
         bad: dict[int, DataError] = {}
         samples = self.run_samples(tables, table_of, row_of, ordinals, 0, bad)
@@ -118,11 +129,11 @@ class Pipeline:
             np.delete(np.arange(len(ordinals)), list(bad)).tolist(), samples, strict=True
         ):
             try:
-                infer([sample], samples.fixed, self.padding)
+                infer_schema([sample], samples.fixed, self.padding)
             except DataError as error:
-                where = Rows(tables[table_of[place]]).where(int(row_of[place]))
+                where = RawBlock(tables[table_of[place]]).where(int(row_of[place]))
                 raise DataError(error.reason, **where, sample=int(ordinals[place])) from error
-        schema = with_padding(infer(samples, samples.fixed, self.padding), self.padding)
+        schema = with_padding(infer_schema(samples, samples.fixed, self.padding), self.padding)
         if self.packed is not None:
             self.packed.check(schema)
         return schema
@@ -136,7 +147,7 @@ class Pipeline:
         epoch: int | np.ndarray,
         bad: dict[int, DataError] | None = None,
     ) -> Samples:
-        """As `run`, of blocks that are opened for it alone."""
+        """Do `run` on raw tables, opened for this call alone."""
         return self.run(
             [self.open(table) for table in tables], table_of, row_of, ordinals, epoch, bad
         )
@@ -150,109 +161,72 @@ class Pipeline:
         epoch: int | np.ndarray,
         bad: dict[int, DataError] | None = None,
     ) -> Samples:
-        """n samples as dicts, decoded and mapped, not collated; sample i is row `row_of[i]` of `blocks[table_of[i]]`.
+        """Return n samples as dicts, decoded and mapped, not collated.
 
-        `ordinals` (n) are their places in the manifest; the `epoch` is that of all, or of each. Raises DataError for
-        what cannot be decoded or does not fit the schema and for any exception in a user's function, naming the sample.
-        Where `bad` is given, samples that are at fault are left out, and their errors put there by their place (0 to
-        n-1). What need not be a sample's own fault is raised all the same.
+        Sample i is row `row_of[i]` of `blocks[table_of[i]]`; `ordinals` (int64[n]) are the places
+        in the manifest; `epoch` is one for all, or one for each. Raises DataError, which names the
+        sample, for what cannot be decoded or does not fit the schema, and for any exception in a
+        user's function. If `bad` is given, samples at fault are left out, and their errors put
+        there by place (0 to n-1). Errors that may not be a sample's own fault are raised all the
+        same.
         """
         schema = None if self.collate is not None else self.schema
-        how = self._program, self._plan, self._target, schema, self.path
-        execution = Execution(*how, blocks, table_of, row_of, ordinals)
-        return execution.samples(self.seed, epoch, self.source, bad)
+        how = self._compiled, self._plan, self._target, schema, self.image_backend
+        run = StageRun(*how, blocks, table_of, row_of, ordinals)
+        return run.samples(self.seed, epoch, self.source, bad)
 
     def open(self, table: pa.Table) -> OpenBlock:
-        """A raw block, to take samples from many times."""
-        untouched = not self._program.tail and self.collate is None
+        """Open a raw block, from which many runs can take samples."""
+        untouched = not self._compiled.tail and self.collate is None
         return OpenBlock(table, self._plan, self.schema if untouched else None)
 
-    def whole(
+    def whole_columns(
         self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray
     ) -> Columns | None:
-        """What `finish` would make of `run_samples`, where nothing is done to any of the samples; else None."""
+        """Return `finish(run(...))` if no stage does anything to any of the samples; else None."""
         return None if self.schema is None else whole_columns(blocks, block_of, row_of, self.schema)
 
+    def sample_views(
+        self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray
+    ) -> list[dict[str, Any]] | None:
+        """Return `run(...)` as views of the blocks if no stage does anything; else None."""
+        return None if self.schema is None else sample_views(blocks, block_of, row_of, self.schema)
+
     @property
-    def fixed_shapes(self) -> bool:
-        """Whether a sample's part of every column is the same, whatever samples are beside it: nothing is padded."""
+    def has_fixed_shapes(self) -> bool:
+        """Whether no column is padded: a sample's rows do not depend on the samples beside it."""
         if self.schema is None or self.packed is not None:
             return False
         return not any(field.padded for field in self.schema.values())
 
-    def views(
-        self, blocks: Sequence[OpenBlock], block_of: np.ndarray, row_of: np.ndarray
-    ) -> list[dict[str, Any]] | None:
-        """What `run_samples` would give, where nothing is done to any sample: views of the blocks. Else None."""
-        return None if self.schema is None else sample_views(blocks, block_of, row_of, self.schema)
-
     def finish(self, samples: Sequence[dict[str, Any]], layout: Layout | None = None) -> Columns:
-        """Put samples of one or of several `run_samples` together, all of a step's where it needs them whole.
+        """Put samples of one or several runs together; all of a step's if it `needs_whole_steps`.
 
-        With a `layout` where they are packed. Raises ConfigError for what does not fit together.
+        Packed rows need their `layout`. Raises ConfigError for samples that do not fit together.
         """
         if self.packed is not None:
             assert layout is not None, "packed rows have a layout"
             return self.packed.pack(samples, layout)
         if self.collate is not None:
-            return self._custom(list(samples))
+            return collate_with(self.collate, list(samples))
         assert self.schema is not None, "learn the schema first"
-        return collate(
-            samples, self.schema, written=samples.written if isinstance(samples, Samples) else ()
-        )
-
-    def _custom(self, samples: list[dict[str, Any]]) -> Columns:
-        assert self.collate is not None
-        what = f"collate {name_of(self.collate)}"
-        try:
-            result = self.collate(samples)
-        except BaseException as error:
-            if isinstance(error, ConfigError) or is_interrupt(error):
-                raise
-            raise failure(what, error, self.collate) from error
-        if not isinstance(result, dict):
-            raise ConfigError(
-                f"{what} returned a {type(result).__name__}; it must be a dict of arrays or lists"
-            )
-        columns: Columns = {}
-        for name, value in result.items():
-            try:
-                column = as_array(value) if hasattr(value, "__array__") else value
-            except Exception as error:  # numbers that numpy has not, say
-                kind = type(value).__name__
-                raise ConfigError(
-                    f"{what} returned a {kind} for {name!r} that cannot be an array: {error}"
-                ) from error
-            listed = isinstance(column, list) or (
-                isinstance(column, np.ndarray) and column.ndim > 0
-            )
-            if not isinstance(name, str) or not listed or len(column) != len(samples):
-                found = (
-                    f"an array of shape {np.shape(column)}"
-                    if isinstance(column, np.ndarray)
-                    else _described(column)
-                )
-                raise ConfigError(
-                    f"{what} returned {found} for {name!r}; each field must be an array or list with the batch, here "
-                    f"{len(samples)} samples, as first axis"
-                )
-            columns[name] = column
-        return columns
+        in_place = samples.in_place if isinstance(samples, Samples) else ()
+        return collate(samples, self.schema, in_place=in_place)
 
     @cached_property
-    def _program(self) -> Program:
+    def _compiled(self) -> CompiledStages:
         return compile_stages(self.stages)
 
     @cached_property
-    def _plan(self) -> Plan:
-        return lru_cache(maxsize=256)(partial(plan_fields, self._program.head))
+    def _plan(self) -> PlanFields:
+        return lru_cache(maxsize=256)(partial(plan_fields, self._compiled.head))
 
     @cached_property
     def _instances(self) -> tuple[threading.Lock, dict[int, Any]]:
         return threading.Lock(), {}
 
     def _target(self, function: Function) -> Callable[..., Any]:
-        """What to call: the function itself, or this worker's one instance of the class."""
+        """Return the function itself, or this worker's one instance of a class."""
         if not function.set_up:
             return function.fn
         lock, instances = self._instances
@@ -265,10 +239,6 @@ class Pipeline:
                         raise
                     line = user_line(error, function.fn)
                     raise ConfigError(
-                        f"{function.what}: setting it up failed: {error!r}{line}"
+                        f"{function.label}: setting it up failed: {error!r}{line}"
                     ) from error
             return instances[function.number]
-
-
-def _described(value: Any) -> str:
-    return f"a list of {len(value)}" if isinstance(value, list) else f"a {type(value).__name__}"

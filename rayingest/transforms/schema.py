@@ -1,10 +1,16 @@
-"""The schema: which fields a stream's samples have, and what each field's column is in every batch.
+"""Decide which fields a stream's samples have, and what each field's column is in every batch.
 
-Learnt once, from the first samples of the data, and from then on a rule that each sample keeps or is at fault by
-itself. So what a batch looks like never depends on which rows are in it, nor an error on which rows met: numbers become
-a 1-D array, arrays of two and more dimensions are stacked, one-dimensional arrays and flat lists of numbers are always
-padded at the end and come with `<field>_length`, everything else is a list. With a `Pad` arrays of more dimensions, and
-lists of lists, are padded too. Putting columns together is not done here.
+The schema is learned once, from the first samples of the data. From then on it is a rule: each
+sample conforms to it or is bad by itself. So the columns of a batch never depend on its rows, nor
+does an error depend on which rows come together:
+
+- numbers become a 1-D array;
+- 1-D arrays and flat lists of numbers are always padded, and come with `<field>_length`;
+- arrays of two and more dimensions are stacked; with a `Pad` they, and lists of lists, are padded;
+- everything else becomes a list.
+
+Owns inferring a schema, checking samples against it, and merging the schemas of several sources.
+`collate` puts columns together.
 """
 
 from __future__ import annotations
@@ -18,24 +24,26 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.padding import PLAIN, Pad, mask_name
-from rayingest.transforms.tensors import as_array
 
 RESERVED = ("__index__", "__source__", "__valid__")
-"""Columns that every batch may have of the loader's own."""
+"""Columns that the loader adds to batches."""
 
-NOTHING: Mapping[str, Pad] = MappingProxyType({})
+NO_PADDING: Mapping[str, Pad] = MappingProxyType({})
 _NUMBERS = frozenset({bool, int, float, complex})
-_LISTED = frozenset({str, bytes, dict, type(None)})
+_NEVER_NUMBERS = frozenset({str, bytes, dict, type(None)})
+_MERGED_KINDS = {"i": "iu", "u": "iu"}
+"""Kinds of dtypes that merge with another kind."""
 _INT64, _FLOAT64, _BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_)
 
 
 @dataclass(frozen=True)
 class FieldType:
-    """What becomes of one field: an array of `dtype` with `ndim` dimensions a sample, or (dtype None) a list.
+    """The type of one field: arrays of `dtype` with `ndim` dimensions a sample, or a list (None).
 
-    `padded`: the first axes are of any length, and padded as `pad` says; others are stacked. `shape`: that of every
-    sample's array, or of its axes that are not padded; None where there are none, or the first samples do not share one
-    (then a batch of different shapes is an error). `nullable`: None is left as it is, which no column can hold.
+    - `padded`: the first axes have any length and are padded as `pad` says; others are stacked.
+    - `shape`: of every sample's array, or of its axes that are not padded. None if there are none,
+      or if the first samples differ (then a batch of different shapes is an error).
+    - `nullable`: None is left as it is, although no column can hold it.
     """
 
     dtype: np.dtype[Any] | None = None
@@ -59,16 +67,17 @@ Schema = Mapping[str, FieldType]
 """The fields in their order."""
 
 
-def infer(
+def infer_schema(
     samples: Sequence[Mapping[str, Any]],
     fixed: Collection[str] = (),
-    padding: Mapping[str, Pad] = NOTHING,
+    padding: Mapping[str, Pad] = NO_PADDING,
 ) -> dict[str, FieldType]:
-    """The schema that these samples suggest: all fields that occur, and the smallest type that holds their numbers.
+    """Return the schema that these samples suggest.
 
-    1-D arrays of the fields in `fixed` are known to have one length; `padding` says what is padded besides 1-D arrays.
-    None and lists without items say nothing where others do. Raises ConfigError for values of one field that have no
-    column in common, and for names that are taken.
+    It has all fields that occur, with the smallest dtype that holds their numbers. 1-D arrays of
+    the fields in `fixed` are known to have one length; `padding` says which other arrays are
+    padded. None and empty lists say nothing if other samples do. Raises ConfigError for values of
+    one field that fit no common column, and for reserved names.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
     schema = {
@@ -81,43 +90,49 @@ def infer(
         raise ConfigError("the samples have no fields: a .map that returns an empty dict?")
     for name, field in schema.items():
         if not isinstance(name, str):
-            raise ConfigError(f"a field is called {name!r}: names of fields are strings")
+            raise ConfigError(f"a field has the name {name!r}: names of fields are strings")
         if name in RESERVED:
             raise ConfigError(
-                f"a field is called {name!r}, which the loader adds itself: rename it with .select or .map"
+                f"the name {name!r} is reserved for a column that the loader adds: rename the "
+                "field with .select or .map"
             )
         if field.padded and length_name(name) in names:
             raise ConfigError(
-                f"field {name!r} is padded and its lengths are called {length_name(name)!r}, but the samples have a "
-                "field of that name: rename one of them"
+                f"field {name!r} is padded, which adds the column {length_name(name)!r}, but the "
+                "samples have a field of that name: rename one of them"
             )
     return schema
 
 
 def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldType]:
-    """The schema with these fields padded so. ConfigError for a field that cannot be."""
-    made = dict(schema)
+    """Return the schema with these fields' padding.
+
+    ConfigError for a field that cannot be padded.
+    """
+    padded = dict(schema)
     for name, pad in padding.items():
-        field = made.get(name)
+        field = padded.get(name)
         if field is None:
             raise ConfigError(
-                f"pad: there is no field {name!r}; there are {', '.join(map(repr, schema)) or 'none'}"
+                f"pad: there is no field {name!r}; there are "
+                f"{', '.join(map(repr, schema)) or 'none'}"
             )
         if not field.padded or field.dtype is None or field.ndim < pad.axes:
             raise ConfigError(
-                f"pad: field {name!r} is {field}: nothing to pad on {pad.axes} axes of any length"
+                f"pad: field {name!r} is {field}, which has no {pad.axes} axes to pad"
             )
         if pad.mask and mask_name(name) in schema:
             raise ConfigError(
-                f"pad: the mask of {name!r} is called {mask_name(name)!r}, as a field is: rename one"
+                f"pad: mask=True for {name!r} adds the column {mask_name(name)!r}, but the samples "
+                "have a field of that name: rename one of them"
             )
         pad.check(name, field.dtype)
-        made[name] = replace(field, pad=pad)
-    return made
+        padded[name] = replace(field, pad=pad)
+    return padded
 
 
 def schema_to_json(schema: Schema) -> list[list[Any]]:
-    """A schema as JSON, without the padding, which a description says."""
+    """Return a schema as JSON, without the padding, which the description holds."""
     return [
         [
             name,
@@ -131,7 +146,7 @@ def schema_to_json(schema: Schema) -> list[list[Any]]:
 
 
 def schema_from_json(rows: Sequence[Sequence[Any]]) -> dict[str, FieldType]:
-    """The schema that `schema_to_json` gave."""
+    """Return the schema that `schema_to_json` wrote."""
     return {
         name: FieldType(
             None if dtype is None else np.dtype(dtype), ndim, padded, shape and tuple(shape)
@@ -141,10 +156,10 @@ def schema_from_json(rows: Sequence[Sequence[Any]]) -> dict[str, FieldType]:
 
 
 def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """The sample with its fields in the schema's order, and arrays where the schema has them.
+    """Return the sample in the schema's order of fields, with arrays where the schema has them.
 
-    Numbers may stay Python's; what is an array of the field's dtype already is not copied. Raises DataError for a field
-    too many or too few, and for a value that its column cannot hold exactly.
+    Numbers may stay Python's; an array that already has the field's dtype is not copied. Raises
+    DataError for an extra or missing field, and for a value that its column cannot hold exactly.
     """
     if sample.keys() != schema.keys():
         raise DataError(_different_fields(sample, schema))
@@ -157,8 +172,77 @@ def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def length_name(field: str) -> str:
-    """The column that holds a padded field's lengths (int64)."""
+    """Return the name of the column that holds a padded field's lengths (int64)."""
     return f"{field}_length"
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Return a tensor, or another value that converts itself, as a numpy array.
+
+    Not copied if possible; a tensor's gradients are left behind. A tensor is known by its methods,
+    so torch is not imported. TypeError, with a way out, for a dtype that numpy lacks.
+    """
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    try:
+        return np.asarray(tensor.numpy())
+    except TypeError as error:
+        if "ScalarType" not in str(error):  # of a sparse tensor, say
+            raise
+        raise TypeError(
+            f"numpy has no {str(tensor.dtype).removeprefix('torch.')}: return it as .float(), or "
+            f"its bits as .view(torch.int{8 * tensor.element_size()}) and view these back in "
+            "after_copy"
+        ) from error
+
+
+def merge_schemas(schemas: Mapping[str, Schema]) -> dict[str, FieldType]:
+    """Return the schema into which the samples of all sources, given by name, fit.
+
+    All sources must have the same fields, each of one kind and shape; integers of different sizes
+    become the largest, and so do floats. ConfigError names the source and the field that differ
+    from the first source's.
+    """
+    (first, schema), *others = schemas.items()
+    merged = dict(schema)
+    for name, other in others:
+        for field in [*merged, *other]:
+            if field not in other or field not in merged:
+                has, lacks = (first, name) if field in merged else (name, first)
+                raise ConfigError(
+                    f"source {has!r} has a field {field!r}, and source {lacks!r} has none: .select "
+                    "only fields that all sources have, or fill it in with .map"
+                )
+            both = _merge_types(merged[field], other[field])
+            if both is None:
+                raise ConfigError(
+                    f"field {field!r} is {_with_padding_named(other[field])} in source {name!r}, "
+                    f"and {_with_padding_named(merged[field])} in source {first!r}: make it one of "
+                    "them with .decode or .map, or pass .batch(collate=...)"
+                )
+            merged[field] = both
+    return merged
+
+
+def _merge_types(a: FieldType, b: FieldType) -> FieldType | None:
+    if (a.dtype is None, a.ndim, a.padded) != (b.dtype is None, b.ndim, b.padded):
+        return None
+    if a.shape is not None and b.shape is not None and a.shape != b.shape:
+        return None
+    if a.dtype is None or b.dtype is None:
+        return a
+    dtype = np.result_type(a.dtype, b.dtype)
+    if (
+        a.dtype.kind not in _MERGED_KINDS.get(b.dtype.kind, b.dtype.kind)
+        or dtype.kind not in a.dtype.kind + b.dtype.kind
+    ):
+        return None
+    return replace(a, dtype=dtype, shape=a.shape if a.shape == b.shape else None)
+
+
+def _with_padding_named(field: FieldType) -> str:
+    return f"{field}, padded to one length" if field.padded else str(field)
 
 
 def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> FieldType:
@@ -169,8 +253,8 @@ def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> F
             dict.fromkeys(f"{type(v).__name__} ({_type_of(name, v, fixed, pad)})" for v in values)
         )
         raise ConfigError(
-            f"field {name!r} is not of one kind in the first samples: {found}; make it one with .map, or pass "
-            ".batch(collate=...)"
+            f"field {name!r} is not of one kind in the first samples: {found}; make it one with "
+            ".map, or pass .batch(collate=...)"
         )
     if types:
         first = types[0]
@@ -188,7 +272,7 @@ def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> F
 
 
 def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType | None:
-    """What the value by itself suggests; None for nothing."""
+    """Return the type that one value suggests; None if it suggests none."""
     if value is None or (isinstance(value, (list, tuple)) and not value):
         return None
     if pad is not None and pad.axes > 1 and _is_nested(value):
@@ -196,7 +280,7 @@ def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType |
         return (
             None if not any(map(len, value)) else replace(inner, ndim=inner.ndim + 2, padded=True)
         )
-    array = _as_array(name, value)
+    array = _numeric_array(name, value)
     if array is None:
         return LISTED
     if pad is not None and array.ndim > 1 and array.ndim >= pad.axes:
@@ -208,17 +292,20 @@ def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType |
 
 
 def _is_nested(value: Any) -> bool:
-    """Whether it is a list of lists, or of 1-D arrays."""
+    """Return whether the value is a list of lists, or of 1-D arrays."""
     return isinstance(value, (list, tuple)) and all(
         isinstance(part, (list, tuple)) or (isinstance(part, np.ndarray) and part.ndim == 1)
         for part in value
     )
 
 
-def _as_array(name: str, value: Any) -> np.ndarray | None:
-    """Numbers as an array; None for what is none. DataError for what is none that a batch can have."""
+def _numeric_array(name: str, value: Any) -> np.ndarray | None:
+    """Return numbers as an array, None if the value is not numeric.
+
+    DataError if its dtype cannot be batched.
+    """
     kind = type(value)
-    if kind in _LISTED:
+    if kind in _NEVER_NUMBERS:
         return None
     if isinstance(value, (list, tuple)):
         if not all(
@@ -232,7 +319,7 @@ def _as_array(name: str, value: Any) -> np.ndarray | None:
         return None
     try:
         array = as_array(value)
-    except Exception as error:  # numbers that numpy has not, say
+    except Exception as error:  # of numbers, say, for which numpy has no dtype
         raise DataError(
             f"field {name!r} is a {kind.__name__} that cannot be made an array: {error}"
         ) from error
@@ -247,9 +334,9 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     kind = type(value)
     if field.dtype is None:
         if (
-            kind in _LISTED
+            kind in _NEVER_NUMBERS
             or (isinstance(value, (list, tuple)) and not value)
-            or _as_array(name, value) is None
+            or _numeric_array(name, value) is None
         ):
             return value
     elif kind is np.ndarray or isinstance(value, np.generic):
@@ -266,7 +353,7 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
             line = FieldType(field.dtype, 1, padded=True)
             return [_take(name, part, line) for part in value]
         empty = field.ndim == 1 and isinstance(value, (list, tuple)) and not value
-        array = np.zeros(0, field.dtype) if empty else _as_array(name, value)
+        array = np.zeros(0, field.dtype) if empty else _numeric_array(name, value)
         if array is not None and _fits(array.shape, field):
             taken = _exactly(array, field.dtype)
             if taken is not None:
@@ -274,8 +361,8 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     if value is None and field.nullable:
         return None
     raise DataError(
-        f"field {name!r} is {_described(name, value)} here, and {field} in the first samples of the data: make it one "
-        "of them with .map, or pass .batch(collate=...)"
+        f"field {name!r} is {_described(name, value)} here, and {field} in the first samples of "
+        "the data: make it one of them with .map, or pass .batch(collate=...)"
     )
 
 
@@ -286,7 +373,7 @@ def _fits(shape: tuple[int, ...], field: FieldType) -> bool:
 
 
 def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
-    """The same numbers in that dtype; None where it does not have them."""
+    """Return the same numbers in that dtype; None if it cannot hold them exactly."""
     if np.can_cast(array.dtype, dtype, "safe") and (
         array.dtype.kind in "b" + dtype.kind or array.dtype.itemsize < 8
     ):
@@ -304,7 +391,7 @@ def _exactly(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
 
 
 def _is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Numbers of at most 64 bits (a part): what a tensor can hold."""
+    """Return whether a tensor can hold this dtype: numbers of at most 64 bits (a part)."""
     return dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
@@ -312,18 +399,20 @@ def _different_fields(sample: Mapping[str, Any], schema: Schema) -> str:
     lacking = [name for name in schema if name not in sample]
     if lacking:
         return (
-            f"field {lacking[0]!r} is missing (the sample has {', '.join(map(repr, sample)) or 'no fields'}): fill it "
-            "in with .map, or .select only what all samples have"
+            f"field {lacking[0]!r} is missing (the sample has "
+            f"{', '.join(map(repr, sample)) or 'no fields'}): fill it in with .map, or .select "
+            "only fields that all samples have"
         )
     more = next(name for name in sample if name not in schema)
     return (
-        f"field {more!r} is none of the first samples' ({', '.join(map(repr, schema)) or 'no fields'}): .select only "
-        "what all samples have, or fill it in with .map"
+        f"field {more!r} is not among the first samples' fields "
+        f"({', '.join(map(repr, schema)) or 'none'}): .select only fields that all samples have, "
+        "or fill it in with .map"
     )
 
 
 def _described(name: str, value: Any) -> str:
-    array = None if value is None else _as_array(name, value)
+    array = None if value is None else _numeric_array(name, value)
     if array is None:
         return "null" if value is None else f"{type(value).__name__} {_shown(value)}"
     return f"{FieldType(array.dtype, array.ndim, shape=array.shape)}" + (

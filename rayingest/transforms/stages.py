@@ -1,22 +1,33 @@
-"""The stages of a description, as values: what `.select`, `.decode`, `.map` and `.map_batches` each add.
+"""Describe the stages of a stream as values, and compile them to steps.
 
-Owns their validation, early, in the user's process. Executes nothing.
+Owns the validation of stages, early, in the user's process, and the rules of their order:
+
+- everything before the first map works on undecoded fields: renames and chosen decoders are noted,
+  then every field is decoded once;
+- everything from the first map on works on the sample as the step before left it.
+
+Calls no function of a stage: `run_stages` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from rayingest.errors import ConfigError
-from rayingest.transforms.functions import decode_function, map_function
+from rayingest.transforms.functions import Function, decode_function, map_function
 from rayingest.transforms.schema import RESERVED
 
 
 @dataclass(frozen=True)
 class Select:
-    """Keep only these fields: {new name: old name}. One old field may be taken under several names."""
+    """Keep only these fields: {new name: old name}. One old field may appear under several new
+    names.
+    """
 
     fields: Mapping[str, str]
 
@@ -28,26 +39,32 @@ class Select:
         }
         if wrong or not self.fields:
             raise ConfigError(
-                f"select takes new names and the fields they stand for, as in image='jpg', not {wrong}"
+                f"select: expected new names and the fields they stand for, as in image='jpg', "
+                f"not {wrong}"
             )
-        taken = [new for new in self.fields if new in RESERVED]
-        if taken:
+        reserved = [new for new in self.fields if new in RESERVED]
+        if reserved:
             raise ConfigError(
-                f"select: no field may be called {taken[0]!r}, which batches have of the loader's own"
+                f"select: the name {reserved[0]!r} is reserved for a column that the loader adds; "
+                "choose another name"
             )
         object.__setattr__(self, "fields", dict(self.fields))
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Decode these fields so: {field: fn(value) or fn(value, rng)}, in place of what their names say."""
+    """Decode fields with these functions: {field: fn(value) or fn(value, rng)}.
+
+    Each replaces the decoder that the field's name or encoding would select.
+    """
 
     functions: Mapping[str, Callable[..., Any]]
 
     def __post_init__(self) -> None:
         if not self.functions:
             raise ConfigError(
-                "decode takes fields and their decoders, as in image=ri.images.Resize(224)"
+                "decode: no field is named; give fields and their decoders, as in "
+                "image=ri.images.Resize(224)"
             )
         for field, fn in self.functions.items():
             decode_function(field, fn)
@@ -56,9 +73,9 @@ class Decode:
 
 @dataclass(frozen=True)
 class Map:
-    """Replace every sample: fn(sample) or fn(sample, rng) takes and returns a dict.
+    """Replace every sample: fn(sample) or fn(sample, rng) takes and returns a dict of fields.
 
-    A class is set up once per worker, without arguments, and its instance is called.
+    A class is set up once per worker, without arguments; its instance is then called.
     """
 
     fn: Callable[..., Any]
@@ -69,10 +86,11 @@ class Map:
 
 @dataclass(frozen=True)
 class MapBatches:
-    """Replace several samples at once: fn(columns) or fn(columns, rngs) takes and returns a dict of lists or arrays.
+    """Replace several samples at once: fn(columns) or fn(columns, rngs).
 
-    It gets {field: list of values}, with `rngs` a list of one generator per row, and gives as many rows back. How many
-    rows come together is not promised: it has to treat every row on its own. A class is set up once per worker.
+    `columns` is {field: list of values}; the function returns a dict of lists or arrays with one
+    item per row. `rngs` is a list of one generator per row. The number of rows in a call is not
+    promised, so the function has to treat every row on its own. A class is set up once per worker.
     """
 
     fn: Callable[..., Any]
@@ -82,3 +100,156 @@ class MapBatches:
 
 
 Stage = Select | Decode | Map | MapBatches
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """Apply a decoder to one field."""
+
+    field: str
+    function: Function
+
+
+@dataclass(frozen=True)
+class MapStep:
+    """Replace a sample, or (`together`) all samples of a run at once."""
+
+    function: Function
+    together: bool
+
+
+Step = Select | DecodeStep | MapStep
+
+
+@dataclass(frozen=True)
+class FieldPlan:
+    """One field of a sample before the first map: its name, the raw field it is read from, and its
+    decoders.
+
+    Without decoders the field's default decoder applies.
+    """
+
+    name: str
+    raw: str
+    decoders: tuple[Function, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompiledStages:
+    """The steps that a worker applies to each sample.
+
+    `head` are the steps before the first map, `tail` the rest. `expected` are fields that every
+    sample has at the end, as far as a `Select` tells. `known_bytes` is the size of all decoded
+    fields whose shape is known.
+    """
+
+    head: tuple[Step, ...]
+    tail: tuple[Step, ...]
+    expected: tuple[str, ...]
+    known_bytes: int
+
+    def fixed_at_end(self, fixed: Iterable[str]) -> frozenset[str]:
+        """Return which fields hold 1-D arrays of one length after `tail`, given those before it.
+
+        A map may put anything into a field, but a promised length stays promised: otherwise the
+        columns of a batch would depend on the values that the map returns.
+        """
+        names = set(fixed)
+        for step in self.tail:
+            if isinstance(step, Select):
+                names = {new for new, old in step.fields.items() if old in names}
+            elif isinstance(step, DecodeStep):
+                names = (
+                    (names | {step.field})
+                    if has_fixed_length(step.function)
+                    else (names - {step.field})
+                )
+        return frozenset(names)
+
+
+def has_fixed_length(decoder: Function) -> bool:
+    """Return whether all results of a decoder are 1-D arrays of one length."""
+    return decoder.out_shape is not None and len(decoder.out_shape) == 1
+
+
+def compile_stages(stages: Sequence[Stage]) -> CompiledStages:
+    """Return the steps of a description.
+
+    Functions are numbered in their order; those that take random numbers have a second count of
+    their own, which keys their generators.
+    """
+    steps = list(_steps(stages))
+    first_map = next(
+        (place for place, step in enumerate(steps) if isinstance(step, MapStep)), len(steps)
+    )
+    expected: tuple[str, ...] = ()
+    sizes: dict[str, int] = {}
+    for step in steps:
+        if isinstance(step, Select):
+            expected = tuple(step.fields)
+            sizes = {new: sizes[old] for new, old in step.fields.items() if old in sizes}
+        elif isinstance(step, DecodeStep):
+            sizes[step.field] = _result_bytes(step.function)
+        else:
+            expected = ()
+    return CompiledStages(
+        tuple(steps[:first_map]), tuple(steps[first_map:]), expected, sum(sizes.values())
+    )
+
+
+def _steps(stages: Sequence[Stage]) -> Iterable[Step]:
+    number = random = 0
+
+    def with_number(function: Function) -> Function:
+        nonlocal number, random
+        number += 1
+        if function.rng is None:
+            return replace(function, number=number)
+        random += 1
+        return replace(function, number=number, stage=random - 1)
+
+    for stage in stages:
+        if isinstance(stage, Select):
+            yield stage
+        elif isinstance(stage, Decode):
+            for field, fn in stage.functions.items():
+                yield DecodeStep(field, with_number(decode_function(field, fn)))
+        elif isinstance(stage, Map):
+            yield MapStep(with_number(map_function("map", stage.fn)), together=False)
+        elif isinstance(stage, MapBatches):
+            yield MapStep(with_number(map_function("map_batches", stage.fn)), together=True)
+
+
+def _result_bytes(decoder: Function) -> int:
+    if decoder.out_shape is None:
+        return 0
+    return math.prod(decoder.out_shape) * np.dtype(decoder.out_dtype).itemsize
+
+
+def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan, ...]:
+    """Return the fields that a sample with raw fields of these names has before the first map.
+
+    Raises ConfigError for a field that is asked for and absent.
+    """
+    plans: Mapping[str, FieldPlan] = {name: FieldPlan(name, name) for name in names}
+    for step in head:
+        if isinstance(step, Select):
+            for old in step.fields.values():
+                if old not in plans:
+                    raise absent_field("select", old, plans)
+            plans = {new: replace(plans[old], name=new) for new, old in step.fields.items()}
+        elif isinstance(step, DecodeStep):
+            if step.field not in plans:
+                raise absent_field("decode", step.field, plans)
+            plan = plans[step.field]
+            # Only the last decoder's results live in the batch, so only it writes in place.
+            before = tuple(replace(function, out_shape=None) for function in plan.decoders)
+            plans = {**plans, step.field: replace(plan, decoders=(*before, step.function))}
+    return tuple(plans.values())
+
+
+def absent_field(verb: str, field: str, there: Iterable[str]) -> ConfigError:
+    """Return the error for a field that a stage names and a sample does not have."""
+    return ConfigError(
+        f"{verb}: there is no field {field!r}; there are {', '.join(map(repr, there)) or 'none'}"
+    )

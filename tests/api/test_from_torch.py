@@ -318,7 +318,7 @@ def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
         def __getitem__(self, i: int) -> Any:
             return torch.full((3,), i + 0.5, dtype=torch.bfloat16)
 
-    said = r"numpy has no bfloat16: give it as .float\(\), or its bits as .view\(torch.int16\)"
+    said = r"numpy has no bfloat16: return it as .float\(\), or its bits as .view\(torch.int16\)"
     for error, options in ((ri.DataError, {}), (ri.ConfigError, {"collate_fn": torch.stack})):
         with pytest.raises(error, match=said):
             run(ri.from_torch(Brief(), **options).batch(4))

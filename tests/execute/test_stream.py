@@ -93,7 +93,7 @@ def test_blocks_to_learn_from_are_the_first_and_some_of_all_over_the_rest() -> N
 def test_names_of_the_loaders_own_columns_are_refused(sources: dict[str, Dataset]) -> None:
     """By `select` at once; by what else may give them when it does, instead of being overwritten."""
     for name in ("__index__", "__valid__"):
-        with pytest.raises(ri.ConfigError, match=f"no field may be called '{name}'"):
+        with pytest.raises(ri.ConfigError, match=f"name '{name}' is reserved for a column"):
             sources["json"].select(**{name: "i"})
 
     def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rayingest.formats.file_groups import group_files, parse_group
 from rayingest.formats.protocol import Shard
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import FileInfo
-from rayingest.transforms.rows import Rows
+from rayingest.transforms.raw_block import RawBlock
 
 
 def write(folder: Path, names: list[str]) -> list[np.ndarray]:
@@ -119,7 +119,7 @@ def test_one_file_is_at_fault_for_itself_alone(
     (table,) = files.FORMAT.read(shard, [(0, 28, 4)], ("path", "data"))
     assert table.column_names[:2] == ["path", "data"]
     assert table.column("data").to_pylist() == [b"\0" * 7, None, None, b"\3" * 7]
-    rows = Rows(table)
+    rows = RawBlock(table)
     changed, absent = (
         "the file changed since it was indexed: 7 bytes then, 5 now",
         "it does not exist",
@@ -131,7 +131,7 @@ def test_one_file_is_at_fault_for_itself_alone(
     with pytest.raises(DataError, match="no answer"):
         files.FORMAT.read(shard, [(0, 28, 4)], None)
     (table,) = files.FORMAT.read(shard, [(0, 28, 4)], ("label",))
-    assert not Rows(table).faults
+    assert not RawBlock(table).faults
 
 
 def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path) -> None:

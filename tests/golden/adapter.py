@@ -32,7 +32,7 @@ from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import View
 from rayingest.plan.order.token_budget import Budget
 from rayingest.plan.order.weighted import Resampling, WeightedPlanner, Weights
-from rayingest.transforms.images.operations import RandomResizedCrop
+from rayingest.transforms.images import RandomResizedCrop
 
 mix64, fold, hashes, permutation, permute = (
     keys.mix64,

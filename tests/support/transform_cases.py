@@ -12,7 +12,7 @@ from PIL import Image
 from ray import cloudpickle
 
 from rayingest.transforms.pipeline import Pipeline
-from rayingest.transforms.schema import infer
+from rayingest.transforms.schema import infer_schema
 
 SHARD = {b"shard": b"mem://data/a.tar"}
 
@@ -60,13 +60,13 @@ def run_pipeline(pipeline, *tables, epoch=0, rows=None):
 def run_learnt(stages, *tables, rows=None):
     """All rows, or these, by the schema of all rows of the tables, to which each is held: as a loader does it."""
     pipeline = Pipeline(tuple(stages), 1)
-    pipeline = replace(pipeline, schema=pipeline.learn(*arguments(tables)))
+    pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments(tables)))
     return pipeline.finish(pipeline.run_samples(*arguments(tables, rows), 0))
 
 
 def learnt(pipeline, samples):
     """The pipeline with the schema of these samples."""
-    return replace(pipeline, schema=infer(samples, samples.fixed))
+    return replace(pipeline, schema=infer_schema(samples, samples.fixed))
 
 
 def arguments(tables, rows=None):

@@ -11,7 +11,9 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
-from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Samples, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.run_stages import Samples
+from rayingest.transforms.stages import Decode, Map, MapBatches, Select
 from tests.support.transform_cases import arguments, block, jpeg, learnt, run_pipeline, shard
 
 MIXED = block(KEY=["x", "y", "z"], jpg=[jpeg(0), b"none", jpeg(2)], cls=[b"0", b"1", b"2"])

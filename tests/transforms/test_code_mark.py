@@ -14,7 +14,8 @@ import torch
 from ray import cloudpickle
 
 from rayingest.transforms import images
-from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, Select
 from tests.support import transform_cases as cases
 from tests.support.transform_cases import noisy, noisy_x
 
@@ -70,7 +71,8 @@ def test_code_marks_change_with_the_code():
 def test_code_marks_are_the_same_in_every_process():
     """Whatever the hash seed, and however often the code has run."""
     script = """
-from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, Select
 from rayingest.transforms import images
 def again(n):
     return n and again(n - 1)

@@ -10,13 +10,13 @@ from hypothesis.extra import numpy as hnp
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.collate import assemble, collate
-from rayingest.transforms.schema import conform, infer
+from rayingest.transforms.schema import conform, infer_schema
 
 
-def columns_of(samples, fixed=(), written=()):
+def columns_of(samples, fixed=(), in_place=()):
     """By the schema that the samples suggest."""
-    schema = infer(samples, fixed)
-    return collate([conform(sample, schema) for sample in samples], schema, written=written)
+    schema = infer_schema(samples, fixed)
+    return collate([conform(sample, schema) for sample in samples], schema, in_place=in_place)
 
 
 def column(*values, **options):
@@ -87,7 +87,7 @@ def test_fixed_fields_are_stacked_without_lengths():
 
 def test_no_samples():
     """Nothing in, nothing out, also as a part."""
-    assert collate([], {}) == collate([], infer([{"x": 1}])) == {}
+    assert collate([], {}) == collate([], infer_schema([{"x": 1}])) == {}
     assert assemble([], 0, np.empty) == {}
     assert assemble([(slice(0, 0), {}), (slice(0, 1), column(1))], 1, np.empty)["x"].tolist() == [1]
 
@@ -96,22 +96,22 @@ def test_arrays_written_in_place_are_not_copied():
     """A batch array is used as it is while its rows still are the samples' values, in order; else rows are copied."""
     whole = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     views = list(whole)
-    written = [(whole, views)]
+    in_place = [(whole, views)]
     samples = [{"x": view} for view in views]
-    assert columns_of(samples, written=written)["x"] is whole
+    assert columns_of(samples, in_place=in_place)["x"] is whole
     for other in (
         [samples[0], samples[2], samples[1]],
         samples[:2],
         [*samples[:2], {"x": np.zeros((2, 2), np.uint8)}],
     ):
-        column = columns_of(other, written=written)["x"]
+        column = columns_of(other, in_place=in_place)["x"]
         assert column is not whole
         np.testing.assert_array_equal(column, np.stack([sample["x"] for sample in other]))
     flat = np.arange(6.0).reshape(3, 2)
     rows = [{"x": view} for view in flat]
-    flat_written = [(flat, [row["x"] for row in rows])]
-    assert list(columns_of(rows, written=flat_written)) == ["x", "x_length"]
-    assert columns_of(rows, fixed={"x"}, written=flat_written)["x"] is flat
+    flat_in_place = [(flat, [row["x"] for row in rows])]
+    assert list(columns_of(rows, in_place=flat_in_place)) == ["x", "x_length"]
+    assert columns_of(rows, fixed={"x"}, in_place=flat_in_place)["x"] is flat
 
 
 NUMBERS = st.one_of(
@@ -156,7 +156,7 @@ def test_parts_put_together_are_the_whole(data):
     )
     n = len(samples)
     group = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
-    schema = infer(samples, {"fixed"})
+    schema = infer_schema(samples, {"fixed"})
     with np.errstate(all="ignore"):
         try:
             samples = [conform(sample, schema) for sample in samples]

@@ -123,15 +123,15 @@ def test_gzip_members_and_padding():
 
 
 def test_npz_bomb_is_refused(monkeypatch):
-    """An archive is refused by what its members say they unfold to, before any is read."""
-    monkeypatch.setattr(decoders, "MAX_UNFOLDED", 1_000)
+    """An archive is refused by the sizes that its members declare, before any is read."""
+    monkeypatch.setattr(decoders, "MAX_UNPACKED", 1_000)
     data = saved(np.savez_compressed, a=np.zeros(1_000))
     with pytest.raises(
         DataError,
-        match=r"limit is 1000; .*partial\(rayingest\.transforms\.decoders\.arrays, limit=",
+        match=r"limit is 1000; .*partial\(rayingest\.transforms\.decoders\.decode_npz, limit=",
     ):
         decoder_for("npz")(data)
-    assert list(functools.partial(decoders.arrays, limit=10_000)(data)) == ["a"]
+    assert list(functools.partial(decoders.decode_npz, limit=10_000)(data)) == ["a"]
     with pytest.raises(
         DataError, match=r"1000 bytes; .*partial\(rayingest\.transforms\.decoders\.gunzip, limit="
     ):

@@ -13,7 +13,8 @@ import pytest
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.functions import failure
-from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, MapBatches, Select
 from tests.support.transform_cases import block, jpeg, run, shard
 
 
@@ -189,9 +190,9 @@ class NotCallable:
         (lambda: Map(NotCallable), "__call__"),
         (lambda: Decode({"jpg": 3}), "decode of 'jpg': 3 cannot be called"),
         (lambda: Decode({"jpg": lambda a, b, c: 0}), "decode of 'jpg'.*needs a, b, c"),
-        (lambda: Decode({}), "decode takes"),
-        (lambda: Select({}), "select takes"),
-        (lambda: Select({"a": 3}), "select takes"),
+        (lambda: Decode({}), "decode: no field is named; give fields and their decoders"),
+        (lambda: Select({}), "select: expected new names"),
+        (lambda: Select({"a": 3}), r"select: expected .* not {'a': 3}"),
         (lambda: Pipeline((len,), 0), "a stage is"),
         (lambda: Pipeline((), 0, collate=3), "collate=3 cannot be called"),
     ],

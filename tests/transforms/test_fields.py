@@ -10,7 +10,8 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
-from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, Select
 from tests.support.transform_cases import (
     arguments,
     block,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rayingest.transforms import images
-from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, Select
 from tests.support.transform_cases import arguments, jpeg, learnt, run, run_pipeline, shard
 
 

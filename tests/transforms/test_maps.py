@@ -9,7 +9,8 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
-from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, MapBatches
 from tests.support.transform_cases import arguments, noisy, run, run_pipeline, shard
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rayingest.plan.order.keys import generator
 from rayingest.transforms import images
 from rayingest.transforms.collate import assemble
-from rayingest.transforms.pipeline import Decode, Map, MapBatches, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, MapBatches, Select
 from tests.support.transform_cases import jpeg, noisy, noisy_x, run, run_pipeline, shard
 
 RANDOM = [

@@ -13,14 +13,15 @@ from PIL import Image
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.collate import collate
-from rayingest.transforms.pipeline import Map, MapBatches, Pipeline, Select
-from rayingest.transforms.schema import LISTED, FieldType, conform, infer
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.schema import LISTED, FieldType, conform, infer_schema
+from rayingest.transforms.stages import Map, MapBatches, Select
 from tests.support.transform_cases import arguments, block, run_learnt
 
 
 def type_of(*values: Any, fixed: bool = False) -> FieldType:
     """The type that these values suggest."""
-    return infer([{"x": value} for value in values], {"x"} if fixed else ())["x"]
+    return infer_schema([{"x": value} for value in values], {"x"} if fixed else ())["x"]
 
 
 def number(dtype: Any) -> FieldType:
@@ -141,7 +142,7 @@ def test_a_value_that_its_column_cannot_hold_is_the_samples_fault(
 ) -> None:
     """Whatever it is batched with, also alone."""
     with pytest.raises(DataError, match=said):
-        conform({"x": value}, infer([{"x": first}]))
+        conform({"x": value}, infer_schema([{"x": first}]))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_a_value_that_its_column_cannot_hold_is_the_samples_fault(
 )
 def test_a_value_that_its_column_holds_exactly_is_taken(first: Any, value: Any) -> None:
     """In the column's dtype, and in no other."""
-    schema = infer([{"x": first}])
+    schema = infer_schema([{"x": first}])
     alone = collate([conform({"x": value}, schema)], schema)["x"]
     together = collate([conform({"x": each}, schema) for each in (first, value)], schema)["x"]
     if isinstance(alone, list):
@@ -189,19 +190,21 @@ def test_tensors_are_arrays_without_gradients() -> None:
 
 def test_fields_too_many_or_too_few() -> None:
     """The sample's fault, whoever its neighbours are; the order of fields is the schema's."""
-    schema = infer([{"a": 1, "b": 2}, {"a": 1}])
+    schema = infer_schema([{"a": 1, "b": 2}, {"a": 1}])
     assert list(conform({"b": 1, "a": 2}, schema)) == ["a", "b"]
     with pytest.raises(DataError, match=r"field 'b' is missing \(the sample has 'a'\): .*\.map"):
         conform({"a": 1}, schema)
-    with pytest.raises(DataError, match=r"field 'c' is none of the first samples' \('a', 'b'\)"):
+    with pytest.raises(
+        DataError, match=r"field 'c' is not among the first samples' fields \('a', 'b'\)"
+    ):
         conform({"a": 1, "b": 2, "c": 3}, schema)
 
 
 @pytest.mark.parametrize(
     ("sample", "said"),
     [
-        ({"__index__": 1}, "'__index__', which the loader adds itself"),
-        ({"__valid__": True}, "'__valid__', which the loader adds itself"),
+        ({"__index__": 1}, "'__index__' is reserved for a column that the loader adds"),
+        ({"__valid__": True}, "'__valid__' is reserved for a column that the loader adds"),
         ({"x": [1], "x_length": 1}, "'x_length'.*rename"),
         ({}, "no fields"),
         ({1: 2}, "names of fields are strings"),
@@ -210,8 +213,8 @@ def test_fields_too_many_or_too_few() -> None:
 def test_names_that_the_loader_uses_itself_are_refused(sample: dict[str, Any], said: str) -> None:
     """Nothing of the user's is overwritten."""
     with pytest.raises(ConfigError, match=said):
-        infer([sample])
-    assert infer([{"x": [1], "x_length": 1}], {"x"})["x_length"] == number(np.int64)
+        infer_schema([sample])
+    assert infer_schema([{"x": [1], "x_length": 1}], {"x"})["x_length"] == number(np.int64)
 
 
 LINES = block(
@@ -244,14 +247,14 @@ def test_what_a_batch_looks_like_does_not_depend_on_its_rows() -> None:
 def test_samples_that_do_not_fit_are_left_out_where_bad_ones_are() -> None:
     """Each by its place, as any other bad sample."""
     pipeline = Pipeline((), 0)
-    pipeline = replace(pipeline, schema=pipeline.learn(*arguments([LINES.slice(0, 1)])))
+    pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments([LINES.slice(0, 1)])))
     bad: dict[int, DataError] = {}
     samples = pickle.loads(pickle.dumps(pipeline)).run_samples(*arguments([LINES]), 0, bad)
     assert [sample["a"] for sample in samples] == [1]
     assert {place: error.reason.split(" (")[0].split(":")[0] for place, error in bad.items()} == {
         1: "field 'a' is null here, and int64 in the first samples of the data",
         2: "field 'a' is float64",
-        3: "field 'b' is none of the first samples'",
+        3: "field 'b' is not among the first samples' fields",
     }
 
 
@@ -264,23 +267,23 @@ def test_the_schema_is_learnt_from_good_samples() -> None:
         return sample
 
     table = block(a=pa.array([1, 2, 3]))
-    assert Pipeline((Map(odd),), 0).learn(*arguments([table])) == {"a": number(np.int64)}
+    assert Pipeline((Map(odd),), 0).learn_schema(*arguments([table])) == {"a": number(np.int64)}
     with pytest.raises(DataError, match="odd") as caught:
-        Pipeline((Map(odd),), 0).learn(*arguments([table.slice(0, 1)]))
+        Pipeline((Map(odd),), 0).learn_schema(*arguments([table.slice(0, 1)]))
     assert caught.value.sample == 100
     large = block(JSON=[b'{"a": 1}', b'{"a": 1' + b"0" * 30 + b"}"])
     with pytest.raises(DataError, match="64 bits") as caught:
-        Pipeline((), 0).learn(*arguments([large]))
+        Pipeline((), 0).learn_schema(*arguments([large]))
     assert (caught.value.sample, caught.value.shard) == (101, "mem://data/a.tar")
     for stages in ([Select({"b": "nope"})], [Map(odd), Select({"b": "nope"})]):
         with pytest.raises(ConfigError, match=r"no field 'nope'; there are 'a'"):
-            Pipeline(tuple(stages), 0).learn(*arguments([table.slice(1, 1)]))
+            Pipeline(tuple(stages), 0).learn_schema(*arguments([table.slice(1, 1)]))
 
 
 def test_a_field_that_a_later_block_lacks_is_its_samples_fault() -> None:
     """The description has been seen to work; so it is the data, which may be skipped."""
     pipeline = Pipeline((Select({"x": "a"}),), 0)
-    pipeline = replace(pipeline, schema=pipeline.learn(*arguments([block(a=[1])])))
+    pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments([block(a=[1])])))
     with pytest.raises(DataError, match="no field 'a'; there are 'b'") as caught:
         pipeline.run_samples(*arguments([block(a=[1]), block(b=[2])]), 0)
     assert caught.value.sample == 101

@@ -19,7 +19,7 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError
 from rayingest.plan.order.offsets import bookmark
 from rayingest.transforms.functions import name_of, user_line
-from rayingest.transforms.rows import FILE, OFFSET
+from rayingest.transforms.raw_block import FILE, OFFSET
 from rayingest.transforms.torch.iterables import pickled
 
 SAMPLE = "sample"

@@ -15,7 +15,7 @@ from rayingest.execute.stream import spans_of
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.redact import redact
 from rayingest.tools.cli.source import Block, decoded, work_of
-from rayingest.transforms.pipeline import Samples
+from rayingest.transforms.run_stages import Samples
 
 _SHOWN_SHARDS = 20
 _TILE = 128

@@ -21,11 +21,10 @@ from rayingest.formats.index_only import NUMBER
 from rayingest.options.checked import known_names
 from rayingest.tools.cli.samples import Sample, SampleBlock
 from rayingest.tools.cli.shard_files import SUFFIXES
-from rayingest.transforms.decoders import IMAGES
-from rayingest.transforms.encodings import value_of
-from rayingest.transforms.images.operations import Decode, Resize
+from rayingest.transforms.decoders import IMAGES, encoding_value
+from rayingest.transforms.images import Decode, Resize
 from rayingest.transforms.images.pixels import open_image
-from rayingest.transforms.rows import Rows as RawRows
+from rayingest.transforms.raw_block import RawBlock
 
 _LOSSLESS = ("png",)
 _QUALITY = 95
@@ -109,18 +108,18 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
     return SampleBlock(made, *where, columns, encodings)
 
 
-def _stays(raw: RawRows, name: str, file_name: str, layout: Layout) -> bool:
+def _stays(raw: RawBlock, name: str, file_name: str, layout: Layout) -> bool:
     """Whether nothing is to be done to a column, so that it can keep its type."""
     if (
         raw.has_documents
         or name == NUMBER
-        or value_of(_encoding(raw.table.schema.field(name))) is not None
+        or encoding_value(_encoding(raw.table.schema.field(name))) is not None
     ):
         return False
     return not ((layout.resize or layout.decode) and file_name.rpartition(".")[2].lower() in IMAGES)
 
 
-def _rows_of(raw: RawRows, name: str, part: Part) -> pa.Array:
+def _rows_of(raw: RawBlock, name: str, part: Part) -> pa.Array:
     column = raw.table.column(name)
     column = column if part.some is None else column.take(pa.array(part.some))
     return column.combine_chunks()

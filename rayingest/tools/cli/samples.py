@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError
-from rayingest.transforms.rows import Rows
+from rayingest.transforms.raw_block import RawBlock
 
 Sample = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ class SampleBlock:
     """
 
     samples: list[Sample]
-    raw: Rows
+    raw: RawBlock
     rows: np.ndarray
     ordinals: np.ndarray
     columns: Mapping[str, pa.Array] = field(default_factory=dict)

@@ -30,7 +30,7 @@ from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
 from rayingest.transforms.images.backend import choose_backend
-from rayingest.transforms.pipeline import Samples
+from rayingest.transforms.run_stages import Samples
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,15 +1,16 @@
-"""Image transforms: picklable values that turn encoded bytes or arrays into uint8 arrays."""
+"""Image transforms: picklable values that turn encoded bytes or arrays into uint8 arrays.
 
-from rayingest.transforms.images.normalize import Normalize
-from rayingest.transforms.images.operations import (
+The registry of `ri.images` and of the names in a configuration: a new transform is exported here.
+"""
+
+from rayingest.transforms.images.geometry import (
     CenterCrop,
-    Compose,
-    Decode,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
 )
-from rayingest.transforms.images.transform import Transform
+from rayingest.transforms.images.normalize import Normalize
+from rayingest.transforms.images.transform import Compose, Decode, Transform
 
 __all__ = [
     "CenterCrop",
@@ -21,3 +22,7 @@ __all__ = [
     "Resize",
     "Transform",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # without the modules, so that completion shows the transforms alone

@@ -1,6 +1,7 @@
-"""Which libraries decode images: one choice for a whole run, made where the loader is made and shipped with the work.
+"""Choose the image backend: the libraries that decode images, one choice for a whole run.
 
-Owns the names and the choice. A state records the name, since bytes may differ from one path to another.
+The choice is made where the loader is made, and travels with the work. A state records its name,
+because pixels may differ between backends.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from rayingest.errors import ConfigError
 from rayingest.transforms.images import jpeg
 
 PILLOW = "pillow"
+"""Pillow decodes everything."""
 TURBO = "turbo"
-"""What `jpeg` reads is read by it, all else by Pillow."""
+"""`jpeg` decodes the JPEGs that it can, Pillow everything else."""
 
-PATHS = (PILLOW, TURBO)
+BACKENDS = (PILLOW, TURBO)
 
 
-def choose_backend(asked: str | None) -> str:
-    """The path asked for, or, for None, the fastest whose libraries are there. Raises ConfigError."""
-    if asked is None:
+def choose_backend(name: str | None) -> str:
+    """Return this backend or, for None, the fastest whose libraries are installed.
+
+    Raises ConfigError for an unknown name, or if its libraries are missing.
+    """
+    if name is None:
         with suppress(ConfigError):
             return choose_backend(TURBO)
         return PILLOW
-    if asked not in PATHS:
-        raise ConfigError(f"image_backend={asked!r}: choose one of {', '.join(map(repr, PATHS))}")
-    if asked == TURBO:
+    if name not in BACKENDS:
+        raise ConfigError(f"image_backend={name!r}: choose one of {', '.join(map(repr, BACKENDS))}")
+    if name == TURBO:
         jpeg.check_libraries()
-    return asked
+    return name

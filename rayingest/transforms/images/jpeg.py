@@ -1,10 +1,12 @@
-"""JPEG bytes to the pixels of a view, through libjpeg-turbo (simplejpeg) and a SIMD resizer (cykooz-resizer).
+"""Decode JPEGs fast: through libjpeg-turbo (simplejpeg) and a SIMD resizer (cykooz-resizer).
 
-Owns which JPEGs are read this way and how little of them is decoded: no row below the view, and at half the size where
-the view is reduced by twice that and is smooth enough for it. Unscaled pixels are Pillow's, bit for bit, as both use
-one library; resized ones differ by rounding. Refuses files of which libjpeg says that pixels are damaged, as Pillow
-would not tell. Everything else is left to Pillow, in whose place this module raises no error: other formats, grey and
-CMYK, what is cut short, what libjpeg complains of otherwise.
+Owns which JPEGs are read this way, and how little of each is decoded: no row below the region, and
+at half the size if the region is reduced by at least four and is smooth enough for it. Pixels that
+are not resized are Pillow's, bit for bit, because both use one library; resized ones differ by
+rounding. Refuses files in which libjpeg reports lost pixels, because Pillow would not.
+
+Everything else is left to Pillow, and raises no error here: other formats, grey and CMYK, truncated
+files, and files that libjpeg complains of for other reasons.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.transforms.images.region import View
+from rayingest.transforms.images.region import Region
 
 LIBRARIES = {"simplejpeg": "simplejpeg", "cykooz_resizer": "cykooz-resizer"}
-"""What has to be imported, and what to install for it."""
+"""Modules to import, each with the package to install for it."""
 
 _SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", 0xDA
 _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
@@ -29,41 +31,54 @@ _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ROWS_LEFT = "extraneous bytes before marker"
 _DAMAGE = re.compile(
     "premature end of data segment|bad (Huffman|arithmetic) code|found marker .* instead of RST|"
-    f"{_ROWS_LEFT} 0xd[0-7]"  # a restart amid the pixels; before the end it is only something that follows them
+    # A restart marker amid the pixels; other markers there only follow the pixels.
+    f"{_ROWS_LEFT} 0xd[0-7]"
 )
-"""What libjpeg warns of where pixels are lost, for which it puts others; it tells of the first that it meets."""
+"""Warnings of libjpeg that mean lost pixels, which it replaces. It reports the first that it
+meets.
+"""
 _HALVED = 2
-"""By this libjpeg reduces at no cost. By a quarter and an eighth it saves little more, and letters become grey."""
+"""The reduction that libjpeg makes at no cost. By 4 and 8 it saves little more, and blurs
+letters.
+"""
 _SPARE = 2
-"""How much more than wanted stays after libjpeg's reduction: with less, fine lines come out otherwise than Pillow's."""
+"""How much larger than wanted the image stays after that: with less, fine lines differ from
+Pillow's.
+"""
 _SHARP = 1000
-"""Where pixels that were halved differ more from those beside them and below, in mean squares together, Pillow's would
-be others: text has 1,200 to 6,000, with as little as 34 dB; 97 of 100 photographs have less than 700, with 48 or more.
+"""The largest mean square difference of halved pixels to those beside plus below them.
+
+Above it Pillow's result is another: text has 1,200 to 6,000, with as little as 34 dB; 97 of 100
+photographs have less than 700, with 48 dB or more.
 """
 _LINES = 32
-"""Rows and columns that are looked at for that."""
+"""Rows and columns that are sampled for that."""
 _MARGIN = 32
-"""Rows decoded below the view: those that smoothing of the colours looks at, at any scale."""
+"""Rows decoded below the region: smoothing of the colours reads them, at any scale."""
 
 
 @dataclass(frozen=True)
 class Jpeg:
-    """An 8-bit JPEG of three components. `rows_at`: where its height stands, if a smaller one may be put there."""
+    """An 8-bit JPEG of three components.
+
+    `rows_at`: the byte at which its height stands, if a smaller one may be written there.
+    """
 
     data: bytes | bytearray
     height: int
     width: int
     rows_at: int | None
 
-    def read(self, view: View) -> np.ndarray | None:
-        """uint8[height, width, 3] of the view, maybe read-only or not contiguous; None where Pillow is to judge.
+    def read(self, region: Region) -> np.ndarray | None:
+        """Return the region as uint8[height, width, 3], perhaps read-only or not contiguous.
 
-        Raises DataError where what has to be decoded for it is damaged.
+        None if Pillow is to decode or refuse the image. Raises DataError if the part that has to be
+        decoded is damaged.
         """
-        left, top, right, bottom = view.box
+        left, top, right, bottom = region.box
         if left < 0 or top < 0 or right > self.width or bottom > self.height:
             return None
-        rows, scale = min(self.height, bottom + _MARGIN), _scale(view)
+        rows, scale = min(self.height, bottom + _MARGIN), _scale(region)
         pixels = self._decode(rows, scale)
         if pixels is not None and scale > 1:
             first, last, begin, end = (side // scale for side in (top, bottom, left, right))
@@ -71,17 +86,20 @@ class Jpeg:
                 pixels, scale = self._decode(rows, 1), 1
         if pixels is None:
             return None
-        if view.is_resized:
-            pixels = _resized(
-                pixels, (left / scale, top / scale, right / scale, bottom / scale), *view.size
+        if region.is_resized:
+            pixels = _resize(
+                pixels, (left / scale, top / scale, right / scale, bottom / scale), *region.size
             )
-            left, top, right, bottom = view.trim
+            left, top, right, bottom = region.trim
         if pixels.shape[:2] != (bottom - top, right - left):
             pixels = pixels[top:bottom, left:right]
-        return pixels[:, ::-1] if view.mirrored else pixels
+        return pixels[:, ::-1] if region.mirrored else pixels
 
     def _decode(self, rows: int, scale: int) -> np.ndarray | None:
-        """uint8[ceil(height / scale), ceil(width / scale), 3], or of at least the first `rows` rows; None: odd."""
+        """Return uint8[ceil(height / scale), ceil(width / scale), 3], or at least its first rows.
+
+        `rows`: how many are needed, in rows of the full size. None if libjpeg complains.
+        """
         data, cut = self.data, False
         if self.rows_at is None or rows == self.height:
             rows = self.height
@@ -95,7 +113,8 @@ class Jpeg:
             found = _libraries().simplejpeg.decode_jpeg(data, "RGB", buffer=pixels, **least)
         except ValueError as error:
             if cut and _ROWS_LEFT in str(error):
-                return pixels  # once all rows are there, libjpeg looks for the end, and finds the rows cut off
+                # All rows are there; libjpeg looks for the end, and finds the rows below.
+                return pixels
             if _DAMAGE.search(str(error)):
                 raise DataError(f"damaged JPEG: {error}") from None
             return None
@@ -103,10 +122,12 @@ class Jpeg:
 
 
 def open_jpeg(data: bytes | bytearray | memoryview) -> Jpeg | None:
-    """The JPEG that these bytes are, if they are one that is read here (https://www.w3.org/Graphics/JPEG/itu-t81.pdf).
+    """Return the JPEG in these bytes; None if they are not one that is read here.
 
-    A scan that is followed by an end of image was not cut short, since no scan contains one. (Of several scans only the
-    last need be whole; but those are decoded to the end, and libjpeg tells.) ConfigError where libraries are missing.
+    A scan followed by an end of image was not truncated, because no scan contains that marker. (Of
+    several scans only the last need be whole; but those are decoded to the end, and libjpeg reports
+    damage.) ConfigError if libraries are missing. The format is
+    https://www.w3.org/Graphics/JPEG/itu-t81.pdf.
     """
     check_libraries()
     if isinstance(data, memoryview):
@@ -117,7 +138,7 @@ def open_jpeg(data: bytes | bytearray | memoryview) -> Jpeg | None:
     while at + 4 <= len(data) and data[at] == 0xFF:
         kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
         if kind == _SOS:
-            return _opened(data, at, length, frame)
+            return _from_headers(data, at, length, frame)
         if kind in _OTHER_FRAMES:
             return None
         if kind in _BASELINE or kind == _PROGRESSIVE:
@@ -127,12 +148,16 @@ def open_jpeg(data: bytes | bytearray | memoryview) -> Jpeg | None:
 
 
 def check_libraries() -> None:
-    """ConfigError, with what to install, where this process lacks them."""
+    """Raise ConfigError, which names the packages to install, if this process lacks them."""
     _libraries()
 
 
-def _opened(data: bytes | bytearray, scan: int, length: int, frame: int | None) -> Jpeg | None:
-    """The JPEG whose first scan, with a header of this length, and frame header are at these places."""
+def _from_headers(
+    data: bytes | bytearray, scan: int, length: int, frame: int | None
+) -> Jpeg | None:
+    """Return the JPEG with its first scan (header of this length) and frame header at these
+    bytes.
+    """
     if frame is None or data.rfind(_EOI, scan + 2 + length) < 0:
         return None
     precision, components = data[frame + 4], data[frame + 9]
@@ -143,15 +168,15 @@ def _opened(data: bytes | bytearray, scan: int, length: int, frame: int | None) 
     return Jpeg(data, height, width, frame + 5 if one_scan else None)
 
 
-def _scale(view: View) -> int:
-    """By how much libjpeg may reduce the image."""
-    left, top, right, bottom = view.box
-    reduction = min((bottom - top) / view.size[0], (right - left) / view.size[1])
+def _scale(region: Region) -> int:
+    """Return the factor by which libjpeg may reduce the image."""
+    left, top, right, bottom = region.box
+    reduction = min((bottom - top) / region.size[0], (right - left) / region.size[1])
     return _HALVED if reduction >= _HALVED * _SPARE else 1
 
 
 def _is_sharp(pixels: np.ndarray) -> bool:
-    """Whether pixels that were halved tell of detail that halving loses."""
+    """Return whether halved pixels show detail that halving loses."""
     rows, columns = pixels.shape[:2]
     across = np.diff(pixels[:: max(1, rows // _LINES)].astype(np.float32), axis=1)
     down = np.diff(pixels[:, :: max(1, columns // _LINES)].astype(np.float32), axis=0)
@@ -162,19 +187,20 @@ class _Libraries(NamedTuple):
     simplejpeg: Any
     resizer: Any
     options: Any
-    """For a resize of everything."""
+    """Options to resize a whole image."""
 
 
 @cache
 def _libraries() -> _Libraries:
-    """What this module works with; ConfigError that tells what is missing."""
+    """Import the libraries; ConfigError names the missing one."""
     try:
         simplejpeg, resizer = map(importlib.import_module, LIBRARIES)
     except ImportError as error:
         packages = " ".join(LIBRARIES.values())
         raise ConfigError(
-            f"this process cannot decode by 'turbo': {error}. Have `pip install {packages}` done wherever samples are "
-            f"decoded, or make the loader with image_backend='pillow'"
+            f"this process lacks libraries for image_backend='turbo': {error}. Run `pip install "
+            f"{packages}` wherever samples are decoded, or make the loader with "
+            "image_backend='pillow'"
         ) from error
     return _Libraries(simplejpeg, resizer, _options(resizer))
 
@@ -184,10 +210,13 @@ def _options(resizer: Any, **crop: Any) -> Any:
     return resizer.ResizeOptions(bilinear, use_alpha=False, **crop)
 
 
-def _resized(
+def _resize(
     pixels: np.ndarray, box: tuple[float, float, float, float], height: int, width: int
 ) -> np.ndarray:
-    """uint8[height, width, 3], read-only: this box of the pixels, which need not lie on their borders, antialiased."""
+    """Return a box of the pixels, antialiased, as read-only uint8[height, width, 3].
+
+    The sides of the box may lie between pixels.
+    """
     _, resizer, options = _libraries()
     left, top = int(box[0]), int(box[1])
     part = pixels[top : -int(-box[3] // 1), left : -int(-box[2] // 1)]

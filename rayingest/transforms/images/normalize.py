@@ -1,6 +1,6 @@
-"""Normalising images on the device, after the copy: bytes travel as uint8, a quarter of what floats would take.
+"""Normalise images on the device, after the copy: they travel as uint8, a quarter of float32.
 
-Owns the arithmetic and the constants kept per device. Torch is imported when it is first called, never before.
+Owns the arithmetic, and the constants that it keeps per device. Imports torch in the first call.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rayingest.errors import ConfigError
 
 @dataclass(frozen=True)
 class Normalize:
-    """On the device: uint8 images to floats, (pixel / 255 - mean) / std per channel.
+    """Convert uint8 images to floats on the device: (pixel / 255 - mean) / std per channel.
 
-    Call it with a torch uint8 tensor (N, H, W, C). The result is a new tensor of `dtype` on the same device: with
-    layout "NCHW" shaped (N, C, H, W), its memory still channels last (what convolutions like best); with "NHWC"
-    shaped as it came.
+    Call it with a torch uint8 tensor (N, H, W, C). The result is a new tensor of `dtype` on the
+    same device. With layout "NCHW" its shape is (N, C, H, W), and its memory stays channels last,
+    which convolutions run fastest on; with "NHWC" its shape is the input's.
     """
 
     mean: Sequence[float]
@@ -32,7 +32,7 @@ class Normalize:
         object.__setattr__(self, "std", tuple(map(float, self.std)))
         if not len(self.mean) == len(self.std) > 0 or min(self.std) <= 0:
             raise ConfigError(
-                f"mean={self.mean}, std={self.std}: give one of each a channel, std above 0"
+                f"mean={self.mean}, std={self.std}: give one of each per channel, std above 0"
             )
         if self.dtype not in {"float16", "bfloat16", "float32", "float64"}:
             raise ConfigError(f"dtype {self.dtype!r}: choose float16, bfloat16, float32 or float64")
@@ -40,7 +40,7 @@ class Normalize:
             raise ConfigError(f"layout {self.layout!r}: choose NCHW or NHWC")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_constants": {}}  # tensors of a device stay in the process
+        return {**self.__dict__, "_constants": {}}  # a device's tensors stay in the process
 
     def __call__(self, images: Any) -> Any:
         import torch
@@ -48,7 +48,8 @@ class Normalize:
         channels = len(self.mean)
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != channels:
             raise ConfigError(
-                f"{self!r} takes uint8 images (N, H, W, {channels}), not {images.dtype} of shape {tuple(images.shape)}"
+                f"{self!r} takes uint8 images (N, H, W, {channels}), not {images.dtype} of shape "
+                f"{tuple(images.shape)}"
             )
         work = torch.float64 if self.dtype == "float64" else torch.float32
         device = str(images.device)

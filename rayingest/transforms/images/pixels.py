@@ -1,9 +1,9 @@
-"""Encoded image bytes to pixels and pixels to arrays, through Pillow.
+"""Decode encoded images to pixels through Pillow, and copy pixels to arrays.
 
-Owns what is decoded and what is refused: only formats whose decoders are plain libraries (nothing that starts an
-interpreter), no image above `MAX_PIXELS`, no truncated file, no PNG whose checksums do not hold (other formats have
-none), no number range that 8 bits cannot stand for by a known rule. Owns no geometry. Pillow's own settings belong to
-the user and are never changed.
+Owns which images are decoded, and refuses all others: formats whose decoders are not plain
+libraries (nothing may start an interpreter), images above `MAX_PIXELS`, truncated files, PNGs with
+a wrong checksum (other formats have none), and ranges of numbers that no known rule scales to 8
+bits. Owns no geometry. Pillow's own settings belong to the user and are never changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rayingest.errors import ConfigError, DataError
 
 FORMATS = ("JPEG", "PNG", "PPM", "WEBP", "BMP", "TIFF", "GIF")
 MAX_PIXELS = 89_478_485
-"""Larger images are refused: the size from which Pillow itself warns of a decompression bomb."""
+"""The largest image: from this size on Pillow itself warns of a decompression bomb."""
 _OPENERS = (
     JpegImageFile,
     PngImageFile,
@@ -37,25 +37,27 @@ _OPENERS = (
     TiffImageFile,
     GifImageFile,
 )
-"""What `Image.open` tries for `FORMATS`, in their order."""
+"""The classes that `Image.open` tries for `FORMATS`, in their order."""
 
 ImageLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray | Image.Image
-_OPT_IN = "decode the field with images.Decode(max_pixels=...) to raise it"
+_OPT_IN = "to raise it, decode the field with ri.images.Decode(max_pixels=...)"
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
 def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
-    """A Pillow image of encoded bytes (not decoded yet), of a uint8 array (H, W) or (H, W, 1|3|4), or as it is.
+    """Return a Pillow image of encoded bytes (not decoded yet), of a uint8 array, or as it is.
 
-    Raises DataError for bytes that are no image of `FORMATS`, for values that are no image, and for more than
-    `max_pixels` (default: `MAX_PIXELS`, and what Pillow is set to).
+    An array is (H, W) or (H, W, 1|3|4). Raises DataError for bytes that are not an image of
+    `FORMATS`, for other values, and for an image of more than `max_pixels` (default: `MAX_PIXELS`,
+    or Pillow's own setting if less).
     """
     if isinstance(data, (bytes, bytearray, memoryview)):
-        image = _identified(data, anyway=max_pixels is not None)
+        image = _identify(data, allow_bombs=max_pixels is not None)
         limit = MAX_PIXELS if max_pixels is None else max_pixels
         if image.width * image.height > limit:
             raise DataError(
-                f"image of {image.width}x{image.height} pixels refused: the limit is {limit}; {_OPT_IN}"
+                f"image of {image.width}x{image.height} pixels refused: the limit is {limit}; "
+                f"{_OPT_IN}"
             )
         if image.format == "PNG":
             _check_png(memoryview(data))
@@ -73,35 +75,39 @@ def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
         else type(data).__name__
     )
     raise DataError(
-        f"not an image: {found}; give encoded bytes, a uint8 (H, W[, 1|3|4]) array or a Pillow image"
+        f"not an image: {found}; give encoded bytes, a uint8 (H, W[, 1|3|4]) array or a Pillow "
+        "image"
     )
 
 
 def size_limit(max_pixels: int | None = None) -> int:
-    """The number of pixels up to which no image is refused for its size."""
+    """Return the number of pixels up to which no image is refused for its size."""
     return (
         min(MAX_PIXELS, Image.MAX_IMAGE_PIXELS or MAX_PIXELS) if max_pixels is None else max_pixels
     )
 
 
-def _identified(data: bytes | bytearray | memoryview, anyway: bool) -> Image.Image:
-    """The image whose header this is; `anyway`: also where Pillow would take it for a decompression bomb."""
+def _identify(data: bytes | bytearray | memoryview, allow_bombs: bool) -> Image.Image:
+    """Return the image of this header; with `allow_bombs`, even if Pillow takes it for a bomb."""
     try:
-        if not anyway:
+        if not allow_bombs:
             return Image.open(io.BytesIO(data), formats=FORMATS)
         for opener in _OPENERS:
-            with suppress(SyntaxError):  # by which they say that it is no image of their format
+            with suppress(SyntaxError):  # raised for a file of another format
                 return opener(io.BytesIO(data))
     except Image.UnidentifiedImageError:
         pass
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        how = "PIL.Image.MAX_IMAGE_PIXELS is yours to set" if anyway else _OPT_IN
+        how = "PIL.Image.MAX_IMAGE_PIXELS is yours to set" if allow_bombs else _OPT_IN
         raise DataError(f"image refused: {error}; {how}") from None
     raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}")
 
 
 def _check_png(data: memoryview) -> None:
-    """That all chunks are there and their checksums hold (https://www.w3.org/TR/png-3/): Pillow does not look."""
+    """Raise DataError for a missing chunk or a wrong checksum, which Pillow does not check.
+
+    See https://www.w3.org/TR/png-3/.
+    """
     at, kind = 8, b""
     while kind != b"IEND":
         kind, end = bytes(data[at + 4 : at + 8]), at + 8 + int.from_bytes(data[at : at + 4], "big")
@@ -109,7 +115,7 @@ def _check_png(data: memoryview) -> None:
             raise DataError(f"PNG is truncated: {len(data)} bytes end inside a chunk")
         if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
             raise DataError(
-                f"damaged PNG: the checksum of its chunk {kind!r} at byte {at} does not hold"
+                f"damaged PNG: the checksum of its chunk {kind!r} at byte {at} is wrong"
             )
         at = end + 4
 
@@ -119,43 +125,44 @@ def _preview(data: bytes | bytearray | memoryview) -> str:
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """The image in 8 bits a channel, as "RGB", "L" or "RGBA"; the pixels are read here.
+    """Read the pixels, and return the image in 8 bits a channel, as "RGB", "L" or "RGBA".
 
-    Palettes are looked up, CMYK is converted (of a JPEG as Adobe writes it, inverted), alpha is dropped unless asked
-    for. 16-bit grey is scaled by 1/257 (white stays white), 16-bit colours are cut to 8 bits by Pillow. 32-bit integer
-    and float images have no known range: DataError.
+    Palettes are looked up; CMYK is converted (inverted, in a JPEG as Adobe writes it); alpha is
+    dropped unless `mode` has it. 16-bit grey is scaled by 1/257 (white stays white); Pillow cuts
+    16-bit colours to 8 bits. DataError for 32-bit integer and float images: their range is unknown.
     """
     if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in {"PPM", "PNG"}):
         wide = np.asarray(image).astype(np.uint32)  # Pillow would clip at 255 instead of scaling
         image = Image.fromarray(((wide * 255 + 32_895) >> 16).astype(np.uint8))
     elif image.mode in {"I", "F"}:
         kind = "32-bit integer" if image.mode == "I" else "float"
-        raise DataError(f"{kind} image: its range is not known; read it with a decoder of your own")
+        raise DataError(
+            f"{kind} image: its range is not known; give the field a decoder of your own"
+        )
     elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert(
-            "RGBA"
-        )  # Pillow warns where such palettes are converted to anything else
+        # Pillow warns where these palettes are converted to any other mode.
+        image = image.convert("RGBA")
     if image.mode == mode:
         image.load()
         return image
     return image.convert(mode)
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """The image turned as its EXIF orientation says."""
+def turn_upright(image: Image.Image) -> Image.Image:
+    """Return the image turned as its EXIF orientation says."""
     turned: Image.Image = ImageOps.exif_transpose(image)
-    turned.format = image.format  # a copy forgets it, and the range of integer pixels hangs on it
+    turned.format = image.format  # a copy loses it, and `to_mode` needs it for integer pixels
     return turned
 
 
 def to_array(image: Image.Image, out: np.ndarray | None) -> np.ndarray:
-    """uint8[H, W, C] of an 8-bit image: `out` filled where it is given, else a new writable array."""
+    """Return uint8[H, W, C] of an 8-bit image: `out`, filled, or a new writable array."""
     pixels = np.asarray(image)
-    return put(pixels[:, :, None] if pixels.ndim == 2 else pixels, out)
+    return write_pixels(pixels[:, :, None] if pixels.ndim == 2 else pixels, out)
 
 
-def put(pixels: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """These pixels, uint8[H, W, C], in `out` where it is given, else in an array that is the caller's own."""
+def write_pixels(pixels: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Return pixels, uint8[H, W, C], in `out` if given, else in an array of the caller's own."""
     if out is None:
         if pixels.base is None and pixels.flags.writeable:
             return pixels
@@ -166,7 +173,7 @@ def put(pixels: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         )
     if pixels.strides[1] > 0:
         out[...] = pixels
-    else:  # mirrored: numpy copies it three bytes at a time, which takes six times as long
+    else:  # mirrored: numpy would copy three bytes at a time, which takes six times as long
         for channel in range(pixels.shape[2]):
             out[:, :, channel] = pixels[:, :, channel]
     return out

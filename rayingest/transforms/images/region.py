@@ -1,8 +1,8 @@
-"""A view: the pixels that some transforms, one after the other, take from an image.
+"""Describe a region: the pixels that some transforms, one after the other, take from an image.
 
-Owns the geometry alone, as numbers: which part, resized to what, trimmed and mirrored. Draws no random numbers and
-knows no library but Pillow, through which `of` gives what the transforms themselves would give. A reader that has no
-pixels yet can see from it which ones it needs.
+Owns the geometry alone, as numbers: which part of the image, resized to which size, trimmed and
+mirrored. Draws no random numbers. A reader that has no pixels yet can see from a region which ones
+it needs; of a Pillow image, `take_from` takes the pixels that the transforms themselves would give.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Box: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class View:
-    """`box` of the image, resized to `size` (height, width), of which `trim` is kept, mirrored left to right.
+class Region:
+    """`box` of the image, resized to `size` (height, width), cut to `trim`, then mirrored.
 
-    `size` is the box's own where nothing is resized, `trim` all of it where nothing is trimmed.
+    `size` is the box's own if nothing is resized, `trim` all of it if nothing is trimmed.
     """
 
     box: Box
@@ -29,8 +29,8 @@ class View:
     mirrored: bool = False
 
     @classmethod
-    def whole(cls, height: int, width: int) -> View:
-        """All of an image."""
+    def whole(cls, height: int, width: int) -> Region:
+        """Return all of an image."""
         box = (0, 0, width, height)
         return cls(box, (height, width), box)
 
@@ -51,8 +51,11 @@ class View:
     def is_trimmed(self) -> bool:
         return (self.height, self.width) != self.size
 
-    def crop(self, box: Box) -> View | None:
-        """A part of what is seen; None where that is no view: of a mirrored one, or where it sticks out."""
+    def crop(self, box: Box) -> Region | None:
+        """Return a part of this region.
+
+        None if that is not a region: this one is mirrored, or the box sticks out.
+        """
         left, top, right, bottom = box
         if self.mirrored or left < 0 or top < 0 or right > self.width or bottom > self.height:
             return None
@@ -61,24 +64,28 @@ class View:
             return replace(self, trim=(x + left, y + top, x + right, y + bottom))
         x, y = self.box[:2]
         size = bottom - top, right - left
-        return View(
+        return Region(
             (x + left, y + top, x + right, y + bottom), size, (0, 0, right - left, bottom - top)
         )
 
-    def resize(self, height: int, width: int) -> View | None:
-        """What is seen, resized; None where that is no view: of a mirrored one, or of one resized already."""
+    def resize(self, height: int, width: int) -> Region | None:
+        """Return this region resized; None if it is mirrored, or resized already."""
         if (self.height, self.width) == (height, width):
             return self
         if self.mirrored or self.is_resized:
             return None
         return replace(self, size=(height, width), trim=(0, 0, width, height))
 
-    def mirror(self) -> View:
-        """What is seen, left and right exchanged."""
+    def mirror(self) -> Region:
+        """Return this region with left and right exchanged."""
         return replace(self, mirrored=not self.mirrored)
 
-    def of(self, image: Image.Image) -> Image.Image:
-        """This of a Pillow image: cropped first, then resized with the antialiased bilinear filter; bands are kept."""
+    def take_from(self, image: Image.Image) -> Image.Image:
+        """Return this region of a Pillow image; its bands are kept.
+
+        Cropped first, then resized with the antialiased bilinear filter, so that pixels outside a
+        crop never bleed into it.
+        """
         if self.box != (0, 0, *image.size):
             image = image.crop(self.box)
         if self.is_resized:

@@ -17,8 +17,7 @@ from rayingest.errors import ConfigError
 from rayingest.formats.index_only import NUMBER
 from rayingest.plan.order.keys import fold
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.seeding import drawn_mark, seeded
-from rayingest.transforms.tensors import detached
+from rayingest.transforms.torch.random_state import drawn_mark, seeded
 
 ITEM = "item"
 """The field of an item that is left whole."""
@@ -154,3 +153,24 @@ def _parts(above: str, item: Any) -> Iterator[tuple[str, Any]]:
             yield from _parts(f"{above}.{name}" if above else str(name), part)
     else:
         yield above, detached(item)
+
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+
+
+def detached(value: Any) -> Any:
+    """Return the value with every tensor in its lists, tuples and dicts cut from its gradients."""
+    if hasattr(value, "detach"):
+        return value.detach() if getattr(value, "requires_grad", False) else value
+    if isinstance(value, (list, tuple)):
+        if _PLAIN.issuperset(map(type, value)):
+            return value
+        parts = [detached(part) for part in value]
+        if all(part is before for part, before in zip(parts, value, strict=True)):
+            return value
+        return parts if isinstance(value, list) else getattr(type(value), "_make", tuple)(parts)
+    if isinstance(value, dict):
+        parts_by_name = {name: detached(part) for name, part in value.items()}
+        same = all(parts_by_name[name] is part for name, part in value.items())
+        return value if same else parts_by_name
+    return value

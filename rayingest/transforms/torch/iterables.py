@@ -23,7 +23,7 @@ from rayingest.formats.iterables import SAMPLE
 from rayingest.plan.order.keys import fold
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, name_of
-from rayingest.transforms.tensors import as_array
+from rayingest.transforms.schema import as_array
 from rayingest.transforms.torch.iteration import Iteration, Place, Shard
 
 _RUNNING, _PLACES = 8, 256

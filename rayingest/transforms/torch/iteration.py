@@ -16,8 +16,8 @@ from typing import Any
 
 from rayingest.errors import ConfigError
 from rayingest.transforms.functions import failure, is_interrupt, name_of
-from rayingest.transforms.seeding import Seeded
 from rayingest.transforms.torch.items import fields
+from rayingest.transforms.torch.random_state import Seeded
 
 
 @dataclass(frozen=True)

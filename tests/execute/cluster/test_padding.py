@@ -15,7 +15,7 @@ import rayingest as ri
 from rayingest.api.dataset import Dataset
 from rayingest.transforms.collate import assemble, collate
 from rayingest.transforms.padding import Pad
-from rayingest.transforms.schema import conform, infer, with_padding
+from rayingest.transforms.schema import conform, infer_schema, with_padding
 
 PADS = st.builds(
     Pad,
@@ -35,7 +35,7 @@ def test_a_column_is_what_it_is_row_by_row(
 ) -> None:
     """In one go or in any parts: own values on their side, the value elsewhere, lengths and mask of what is there."""
     samples = [{"x": np.arange(1, n + 1)} for n in lengths]
-    schema = with_padding(infer(samples), {"x": pad})
+    schema = with_padding(infer_schema(samples), {"x": pad})
     whole = collate([conform(sample, schema) for sample in samples], schema)
     width = whole["x"].shape[1]  # type: ignore[union-attr]
     cut = [min(n, 6) for n in lengths]

@@ -11,7 +11,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.api.dataset import Dataset
-from rayingest.transforms.images.backend import PATHS
+from rayingest.transforms.images.backend import BACKENDS
 from tests.support.streams import Step, images, joined, photographs, rows, run, run_on_least
 
 GLOBAL_BATCH = 24
@@ -68,10 +68,10 @@ def test_a_second_run_gives_the_same(
 def test_workers_take_the_decode_path_of_the_trainer(tmp_path: Path, pool_of_1: ri.Pool) -> None:
     """Over Ray as in the calling process, for each path; and the two differ, so that this shows something."""
     data, found = photographs(tmp_path), {}
-    for path in PATHS:
+    for path in BACKENDS:
         found[path] = run(data, image_backend=path)[0]
         assert run(data, image_backend=path, pool=pool_of_1)[0] == found[path]
-    assert len({str(steps) for steps in found.values()}) == len(PATHS)
+    assert len({str(steps) for steps in found.values()}) == len(BACKENDS)
 
 
 def test_any_budget_from_the_least_on_gives_the_same(

@@ -15,8 +15,8 @@ from PIL import Image
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.images import pixels
-from rayingest.transforms.images.backend import PATHS, PILLOW
-from rayingest.transforms.pipeline import Decode
+from rayingest.transforms.images.backend import BACKENDS, PILLOW
+from rayingest.transforms.stages import Decode
 from tests.support.transform_cases import block, run
 
 
@@ -28,7 +28,7 @@ def warnings_are_errors() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, params=PATHS)
+@pytest.fixture(autouse=True, params=BACKENDS)
 def path(request: pytest.FixtureRequest) -> None:
     """All of this holds for every decode path."""
     _path[0] = request.param
@@ -51,7 +51,7 @@ def encoded(image: Image.Image, form: str, **options) -> bytes:
 def decoded(data: bytes, name="jpg", **how) -> np.ndarray:
     """What a sample with this file gets; `how`: its decoder instead of the default."""
     stages = [Decode({name: how["decode"]})] if how else []
-    return run(stages, block(KEY=["a"], **{name: [data]}), path=_path[0])[name][0]
+    return run(stages, block(KEY=["a"], **{name: [data]}), image_backend=_path[0])[name][0]
 
 
 def png(

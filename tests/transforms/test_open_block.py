@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.transforms.padding import Pad
-from rayingest.transforms.pipeline import Decode, Map, Pipeline, Select
+from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.stages import Decode, Map, Select
 from tests.support.transform_cases import arguments, block, shard
 
 NUMBERS = [
@@ -54,12 +55,12 @@ def column(rng: np.random.Generator, kind: pa.DataType, shape: str, n: int) -> p
 def taken(pipeline: Pipeline, tables: list[pa.Table], rows: Any = None) -> Any:
     """The whole columns of these rows, and whether there are any."""
     chosen, table_of, row_of, _ = arguments(tables, rows)
-    return pipeline.whole([pipeline.open(table) for table in chosen], table_of, row_of)
+    return pipeline.whole_columns([pipeline.open(table) for table in chosen], table_of, row_of)
 
 
 def learnt(stages: tuple[Any, ...], tables: list[pa.Table], **options: Any) -> Pipeline:
     pipeline = Pipeline(stages, 1, **options)
-    return replace(pipeline, schema=pipeline.learn(*arguments(tables)))
+    return replace(pipeline, schema=pipeline.learn_schema(*arguments(tables)))
 
 
 def bits(columns: Any) -> Any:

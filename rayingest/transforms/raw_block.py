@@ -1,7 +1,8 @@
-"""Samples of a raw block: an Arrow table of undecoded samples, one row each, to Python values.
+"""Read the samples of a raw block: an Arrow table of undecoded samples, one a row, as Python
+values.
 
-Owns what the columns of each kind of block mean, and the conversion of Arrow types. A value that is handed out is
-a copy: nothing keeps a block's memory alive.
+Owns the meaning of the columns of each kind of block, and the conversion of Arrow types. Every
+value that it returns is a copy: nothing keeps a block's memory alive.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ import pyarrow as pa
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
 from rayingest.formats.index_only import NUMBER
-from rayingest.transforms.decoders import Decoder, decoder_for, media_decoder
-from rayingest.transforms.encodings import default_of, value_of
+from rayingest.transforms.decoders import (
+    Decoder,
+    decoder_for,
+    encoding_decoder,
+    encoding_value,
+    media_decoder,
+)
 
 OFFSET, FILE, FAULT, KEY, JSON, EXAMPLE = (
     "__offset__",
@@ -33,13 +39,14 @@ _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.bool_())
 Getter = Callable[[int], Any]
 
 
-class Rows:
-    """One raw block, read row by row.
+class RawBlock:
+    """One raw block, read row by row. A block is of one of these kinds:
 
-    Blocks with a `__json__` column hold a line of JSON per sample, those with `__example__` a `tf.train.Example`: what
-    fields there are is known row by row. Those with a `__key__` are of WebDataset shards,
-    where null means that the sample has no such member; those with `__number__` have the number of each row; all others
-    are typed columns.
+    - documents: a `__json__` column holds a line of JSON, or `__example__` a `tf.train.Example`,
+      per sample; each row has fields of its own;
+    - WebDataset members: has a `__key__` column; null means that the sample lacks that member;
+    - numbers: has `__number__`, the number of each row;
+    - typed columns: all others.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -51,13 +58,13 @@ class Rows:
 
     @cached_property
     def shard(self) -> str | None:
-        """The shard's URL, None where the block does not say."""
+        """The shard's URL; None if the block does not name it."""
         url = (self.table.schema.metadata or {}).get(b"shard")
         return None if url is None else url.decode()
 
     @cached_property
     def faults(self) -> Mapping[int, str]:
-        """Why rows cannot be had, by their numbers: those of which that is known."""
+        """Rows that the format could not read, by number, with the reason."""
         if FAULT not in self.table.column_names:
             return {}
         return {
@@ -67,7 +74,7 @@ class Rows:
         }
 
     def where(self, row: int) -> dict[str, Any]:
-        """`shard`, `offset` and `key` of a row, for an error."""
+        """Return `shard`, `offset` and `key` of a row, for an error."""
         offset = (
             self.table.column(OFFSET)[row].as_py() if OFFSET in self.table.column_names else None
         )
@@ -79,7 +86,11 @@ class Rows:
         return {"shard": shard, "offset": offset, "key": key}
 
     def document(self, row: int) -> Mapping[str, Any]:
-        """The fields of a row; DataError where it is no document, or when a field is asked for that cannot be had."""
+        """Return the fields of a row of a block of documents.
+
+        Raises DataError if the row holds no document. Reading a field of the result raises
+        DataError if that field cannot be read.
+        """
         if EXAMPLE in self.names:
             from rayingest.formats.tfrecord import Example
 
@@ -99,40 +110,40 @@ class Rows:
         return frozenset(json.loads(self._encoding(EXAMPLE) or "[]"))
 
     def value(self, name: str, row: int) -> Any:
-        """The undecoded value of one field.
+        """Return the undecoded value of one field.
 
-        int64, float64 and bool columns give Python numbers, narrower ones numpy scalars, so that a batch keeps the
-        column's dtype; lists of numbers give 1-D arrays, tensors and encoded arrays arrays; null is None; all else is
-        Arrow's own Python value.
+        int64, float64 and bool columns give Python numbers, narrower ones numpy scalars, so that a
+        batch keeps the column's dtype. Lists of numbers give 1-D arrays; tensors and encoded arrays
+        give arrays. Null is None. All else is Arrow's own Python value.
         """
         getter = self._getters.get(name)
         if getter is None:
             if name == NUMBER:
                 return row
             encoding, column = self._encoding(name), self.table.column(name)
-            make = None if encoding is None else value_of(encoding)
+            decode = None if encoding is None else encoding_value(encoding)
             getter = self._getters[name] = (
-                _getter(name, column) if make is None else _made(make, column)
+                _getter(name, column) if decode is None else _decoded_getter(decode, column)
             )
         return getter(row)
 
-    def default(self, name: str) -> Decoder | None:
-        """What decodes this column where nothing else was said: by its encoding, or by extension for binary columns."""
+    def default_decoder(self, name: str) -> Decoder | None:
+        """Return the decoder of a column for which the user chose none; None if it stays as it is.
+
+        The column's encoding decides or, for bytes, the extension that its name ends in.
+        """
         encoding = self._encoding(name)
         if encoding is not None:
-            return default_of(
-                name, encoding, in_list=pa.types.is_list(self.table.schema.field(name).type)
-            )
+            is_list = pa.types.is_list(self.table.schema.field(name).type)
+            return encoding_decoder(name, encoding, in_list=is_list)
         if not _is_binary(self.table.schema.field(name).type):
             return None
         return decoder_for(name) if self.has_members else media_decoder(name)
 
-    def is_fixed(self, name: str) -> bool:
-        """Whether every value is a 1-D array of one length."""
-        kind, array = (
-            self.table.schema.field(name).type,
-            parse_array_encoding(self._encoding(name) or ""),
-        )
+    def has_fixed_length(self, name: str) -> bool:
+        """Return whether every value is a 1-D array of one length."""
+        kind = self.table.schema.field(name).type
+        array = parse_array_encoding(self._encoding(name) or "")
         if array is not None:
             return len(array[1]) == 1
         if isinstance(kind, pa.FixedShapeTensorType):
@@ -140,7 +151,7 @@ class Rows:
         return pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
 
     def is_encoded(self, name: str) -> bool:
-        """Whether a column's values stand for others."""
+        """Return whether the column's values are encodings of the real ones."""
         return self._encoding(name) is not None
 
     def _encoding(self, name: str) -> str | None:
@@ -155,20 +166,19 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of this type are integers, floats or bools."""
+    """Return whether values of this type are integers, floats or bools."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
-def _made(make: Decoder, column: pa.ChunkedArray) -> Getter:
-    return lambda row: None if (data := column[row].as_py()) is None else make(data)
+def _decoded_getter(decode: Decoder, column: pa.ChunkedArray) -> Getter:
+    return lambda row: None if (data := column[row].as_py()) is None else decode(data)
 
 
 def _getter(name: str, column: pa.ChunkedArray) -> Getter:
     if pa.types.is_dictionary(column.type):
         if not is_number(column.type.value_type):
-            return lambda row: column[
-                row
-            ].as_py()  # a cast would repeat the values, for as long as the block is open
+            # A cast would repeat the values, for as long as the block is open.
+            return lambda row: column[row].as_py()
         column = column.cast(column.type.value_type)
     kind = column.type
     if is_number(kind):
@@ -189,9 +199,8 @@ def _number_getter(column: pa.ChunkedArray) -> Getter:
             return lambda row: column[row].as_py()
         scalar_type = np.dtype(column.type.to_pandas_dtype()).type
         return lambda row: None if (value := column[row].as_py()) is None else scalar_type(value)
-    values = numbers(
-        column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    )  # the latter copies
+    # combine_chunks copies, so a single chunk is taken as it is.
+    values = numbers(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
     return values.item if plain else values.__getitem__
 
 
@@ -207,7 +216,10 @@ def _list_values(name: str, scalar: pa.Scalar) -> np.ndarray | None:
 
 
 def numbers(values: pa.Array) -> np.ndarray:
-    """Numbers without nulls; Arrow's own conversion would import pandas, half a second and 50 MB in every worker."""
+    """Return numbers without nulls as a numpy array that shares their memory (bools are copied).
+
+    Arrow's own conversion would import pandas: half a second and 50 MB in every worker.
+    """
     if pa.types.is_boolean(values.type):
         return np.from_dlpack(values.cast(pa.uint8())).view(np.bool_)
     return np.from_dlpack(values)

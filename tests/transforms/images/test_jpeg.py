@@ -14,7 +14,7 @@ from rayingest.errors import DataError
 from rayingest.transforms import images as ri
 from rayingest.transforms.images.backend import PILLOW, TURBO
 from rayingest.transforms.images.jpeg import Jpeg, open_jpeg
-from rayingest.transforms.images.region import View
+from rayingest.transforms.images.region import Region
 
 HEIGHT, WIDTH = 150, 213
 
@@ -65,7 +65,8 @@ def both(transform: ri.Transform, data: bytes, seed: int = 0) -> tuple[np.ndarra
     """Pillow's result and the fast one, after which both generators stand at the same place."""
     rngs = [np.random.Generator(np.random.Philox(seed)) for _ in range(2)]
     results = [
-        transform(data, rng, path=path) for rng, path in zip(rngs, (PILLOW, TURBO), strict=True)
+        transform(data, rng, image_backend=path)
+        for rng, path in zip(rngs, (PILLOW, TURBO), strict=True)
     ]
     assert rngs[0].random() == rngs[1].random()
     return results[0], results[1]
@@ -79,7 +80,7 @@ def test_what_is_not_resized_is_pillows_bit_for_bit(small: Image.Image, kind: st
     assert (jpeg.height, jpeg.width) == (HEIGHT, WIDTH)
     assert (jpeg.rows_at is None) == (kind == "progressive")
     for bottom in (1, 16, 17, 60, 101, HEIGHT - 1, HEIGHT):
-        view = View.whole(HEIGHT, WIDTH).crop((bottom % 50, bottom // 2, WIDTH - 7, bottom))
+        view = Region.whole(HEIGHT, WIDTH).crop((bottom % 50, bottom // 2, WIDTH - 7, bottom))
         assert view is not None
         np.testing.assert_array_equal(
             jpeg.read(view), whole[bottom // 2 : bottom, bottom % 50 : WIDTH - 7]
@@ -202,7 +203,7 @@ def test_what_is_odd_is_pillows(small: Image.Image, options: dict, chain: ri.Tra
 
 def outcome(data: bytes, path: str) -> np.ndarray | str:
     try:
-        return ri.RandomResizedCrop(40)(data, np.random.default_rng(len(data)), path=path)
+        return ri.RandomResizedCrop(40)(data, np.random.default_rng(len(data)), image_backend=path)
     except (DataError, OSError, SyntaxError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -254,13 +255,13 @@ def test_pixels_that_are_lost_are_an_error(small: Image.Image, kind: str) -> Non
         data[: middle // 2] + data[-2:],
     ):
         with pytest.raises(DataError, match=r"damaged JPEG: Corrupt JPEG data: \w"):
-            ri.Resize(40)(damaged, path=TURBO)
+            ri.Resize(40)(damaged, image_backend=TURBO)
 
 
 def test_damage_below_the_view_is_not_looked_at(small: Image.Image) -> None:
     """As those rows are not decoded."""
     data = encoded(small, optimize=True)
-    middle, top = len(data) * 2 // 3, View.whole(HEIGHT, WIDTH).crop((0, 0, WIDTH, HEIGHT // 3))
+    middle, top = len(data) * 2 // 3, Region.whole(HEIGHT, WIDTH).crop((0, 0, WIDTH, HEIGHT // 3))
     pixels = opened(data[:middle] + bytes(1000) + data[middle + 1000 :]).read(top)
     assert pixels is not None
     np.testing.assert_array_equal(pixels, through_pillow(data)[: HEIGHT // 3])
@@ -271,8 +272,10 @@ def test_harmless_complaints_are_pillows(small: Image.Image) -> None:
     data = encoded(small)
     odd = data[:-2] + b"padding" + data[-2:]
     np.testing.assert_array_equal(*both(ri.Decode(), odd))
-    np.testing.assert_array_equal(ri.Decode()(odd, path=TURBO), ri.Decode()(data, path=TURBO))
-    assert opened(odd).read(View.whole(HEIGHT, WIDTH)) is None
+    np.testing.assert_array_equal(
+        ri.Decode()(odd, image_backend=TURBO), ri.Decode()(data, image_backend=TURBO)
+    )
+    assert opened(odd).read(Region.whole(HEIGHT, WIDTH)) is None
 
 
 @pytest.mark.parametrize(

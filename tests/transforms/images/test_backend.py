@@ -57,7 +57,12 @@ def test_a_worker_without_the_libraries_says_so(data: Dataset, missing: str) -> 
         there.delitem(sys.modules, missing)
         loader = data.loader(workers=0)
     jpeg._libraries.cache_clear()
-    with loader, pytest.raises(ri.ConfigError, match=f"cannot decode by 'turbo'.*{missing}"):
+    with (
+        loader,
+        pytest.raises(
+            ri.ConfigError, match=f"lacks libraries for image_backend='turbo'.*{missing}"
+        ),
+    ):
         next(iter(loader))
 
 
