@@ -54,7 +54,7 @@ def over_nodes(data: ri.Dataset, nodes: int, seconds: float) -> tuple[int, float
         data.loader(pool=pool) as loader,
     ):
         batches = iter(loader)
-        while sum(member.role == "decoder" for member in pool.members) < workers:
+        while pool.count("decoder") < workers:
             next(batches)
         return workers, rate(lambda: next(batches), seconds)
 

@@ -118,18 +118,18 @@ class Mischief:
         """Do what is planned for this step."""
         what = self._plan.get(number)
         if what == "kill":
-            while not (members := [member for pool in pools for member in pool.members]):
+            while not (handles := [handle for pool in pools for handle in pool.actors]):
                 time.sleep(0.05)  # all went with their nodes
-            chosen = self._rng.choice(members)
+            chosen = self._rng.choice(handles)
             ray.kill(chosen.actor)
             self.died.add(chosen.name)
         elif what == "lose":
             node = self._nodes.pop(self._rng.randrange(len(self._nodes)))
             self.died.update(
-                member.name
+                handle.name
                 for pool in pools
-                for member in pool.members
-                if member.node == node.node_id
+                for handle in pool.actors
+                if handle.node == node.node_id
             )
             self._cluster.remove_node(node, allow_graceful=False)
             self._nodes.append(self._cluster.add_node(**self._node_args))
@@ -223,11 +223,11 @@ def who_answers(pools: list[ri.Pool]) -> tuple[set[str], set[int]]:
     those that do.
     """
     dead, alive = set(), set()
-    for member in [member for pool in pools for member in pool.members]:
+    for handle in [handle for pool in pools for handle in pool.actors]:
         try:
-            alive.add(ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()), timeout=30))
+            alive.add(ray.get(handle.actor.__ray_call__.remote(lambda _: os.getpid()), timeout=30))
         except ray.exceptions.RayError:
-            dead.add(member.name)
+            dead.add(handle.name)
     return dead, alive
 
 

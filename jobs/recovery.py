@@ -64,12 +64,12 @@ def cluster_of(nodes: int, cpus: int) -> Iterator[tuple[Cluster, list[Any]]]:
 
 def kill_a_decoder(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
     """One of the pool's, without a word."""
-    ray.kill(next(member.actor for member in pool.members if member.role == "decoder"))
+    ray.kill(next(handle.actor for handle in pool.actors if handle.role == "decoder"))
 
 
 def lose_a_node(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
     """One that has decoders, all at once."""
-    busy = {member.node for member in pool.members if member.role == "decoder"}
+    busy = {handle.node for handle in pool.actors if handle.role == "decoder"}
     node = next(node for node in nodes if node.node_id in busy)
     cluster.remove_node(node, allow_graceful=False)
 
@@ -100,7 +100,7 @@ def measure(
     with ri.Pool(workers=workers) as pool, data.loader(pool=pool, max_bytes=40 << 20) as loader:
         batches = iter(loader)
         next(batches)
-        while sum(member.role == "decoder" for member in pool.members) < workers:
+        while pool.count("decoder") < workers:
             next(batches)
         taken: list[float] = []
 

@@ -86,8 +86,8 @@ def main() -> int:
         ):
             next(iter(loader))
             pids = [
-                ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()))
-                for member in pool.members
+                ray.get(handle.actor.__ray_call__.remote(lambda _: os.getpid()))
+                for handle in pool.actors
             ]
             watched = {
                 "trainer": [psutil.Process()],

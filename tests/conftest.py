@@ -103,7 +103,7 @@ def running_pool(
 
     with ri.Pool(workers=workers) as pool:
         pool.open(rank, world_size)
-        wait_until(lambda: len(pool.members) == workers + 1, 120)
+        wait_until(lambda: len(pool.actors) == workers + 1, 120)
         yield pool
 
 

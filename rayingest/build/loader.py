@@ -165,7 +165,7 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
 
     resources.check_shared_memory(resources.store_bytes())
     if max_bytes is None:
-        max_bytes = resources.default_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
+        max_bytes = resources.default_max_bytes(ranks.rank, ranks.world_size, ranks.local_world_size)
     if isinstance(stream, ManifestStream):
         describe(stream, max_bytes)
     if isinstance(stream, UnboundedStream):

@@ -22,7 +22,7 @@ class Meter:
     """Measures from its construction until `read`; `pool` is None for a loader without workers."""
 
     def __init__(self, pool: Pool | None) -> None:
-        self._actors = [] if pool is None else [member.actor for member in pool.members]
+        self._actors = [] if pool is None else [handle.actor for handle in pool.actors]
         self._requests = [self._request()]
         self._own = [own_usage()]
         self._looked = time.monotonic()

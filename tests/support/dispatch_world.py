@@ -17,7 +17,7 @@ from itertools import accumulate
 import numpy as np
 
 from rayingest.errors import DataError
-from rayingest.execute.cluster.object_refs import Answers, Arrived
+from rayingest.execute.cluster.object_refs import NewBlock, Results
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.block_cache import BlockState
 from rayingest.plan.dispatch.chunks import NEVER, Key, Piece, PieceState
@@ -66,7 +66,7 @@ class World:
     reading: dict[int, ev.Read] = field(default_factory=dict)
     decoding: dict[int, ev.Decode] = field(default_factory=dict)
     spoiled: dict[int, list[Sequence[int]]] = field(default_factory=dict)
-    answers: Answers = field(default_factory=Answers)
+    results: Results = field(default_factory=Results)
     objects: dict[int, int] = field(
         default_factory=dict
     )  # what each task's outputs take, as long as one is there
@@ -88,9 +88,9 @@ class World:
         commands = self.dispatch.handle(*events)
         discards = [command for command in commands if isinstance(command, ev.Discard)]
         for discard in discards:
-            there = self.answers.blocks.get(discard.task) or self.outputs[discard.task]
+            there = self.results.blocks.get(discard.task) or self.outputs[discard.task]
             assert set(discard.items) <= set(there), "discards what is not there"
-        came = {number for number, _ in self.answers.settle(discards)}
+        came = {number for number, _ in self.results.settle(discards)}
         self.store |= came
         self.vanished -= came
         for command in commands:
@@ -100,7 +100,7 @@ class World:
     @property
     def outputs(self) -> dict[int, dict[int, ev.Part]]:
         """What decodes made that is there, by task and part."""
-        return self.answers.outputs
+        return self.results.outputs
 
     @property
     def there(self) -> int:
@@ -127,7 +127,7 @@ class World:
             case ev.Deliver(step, outputs, error):
                 rows = []
                 for output in outputs:
-                    part = self.answers.take(output)
+                    part = self.results.take(output)
                     assert part.step == step
                     assert part.rows.tolist() == output.rows.tolist()
                     rows += output.rows.tolist()
@@ -189,7 +189,9 @@ class World:
         most = self.rng.randint(0, len(command.blocks)) if self.short else len(command.blocks)
         sizes = self.sizes[list(command.blocks[:most])].tolist()
         fit = bisect_right([*accumulate(sizes)], command.nbytes)
-        self.answers.blocks[task] = {number: Arrived(number, "") for number in command.blocks[:fit]}
+        self.results.blocks[task] = {
+            number: NewBlock(number, "") for number in command.blocks[:fit]
+        }
         self.most = max(self.most, self.there + sum(sizes[:fit]))
         self.tell(ev.ReadDone(task, tuple(sizes[:fit]), tuple(sizes[fit:])))
 

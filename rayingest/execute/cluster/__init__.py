@@ -1,1 +1,1 @@
-"""The Ray path: actors that read and decode, and the feeder that carries out what dispatch decides."""
+"""Execute a plan on Ray: actors read and decode; the feeder does what dispatch decides."""

@@ -1,4 +1,7 @@
-"""From the parts that decoders made to one batch in one buffer: the only copy of the data in the training process."""
+"""Assemble the outputs of decodes into one batch in one buffer.
+
+This is the only copy of the data in the training process.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,21 @@ from rayingest.plan.protocols import Batch, BufferPool, Columns, array_bytes
 from rayingest.transforms.collate import assemble
 
 Part = tuple[np.ndarray, Any]
-"""Numbers of some of a step's rows, and what a decoder made of them."""
+"""Numbers of some of a step's rows, and their data: columns, or a list of samples."""
 
 
 def assemble_batch(
     stream: Stream, samples: StepSamples, parts: Sequence[Part], buffers: BufferPool
 ) -> Batch:
-    """The batch of a step, from parts that are columns, or lists of samples that are yet to be put together."""
+    """Return the batch of a step, with its arrays in a buffer of the pool."""
     if isinstance(parts[0][1], list):
-        parts = [_put_together(stream, samples, parts)]
+        parts = [_finish(stream, samples, parts)]
     if samples.layout is not None:
         return _packed_batch(stream, samples, parts[0][1], buffers)
     total = len(samples.block)
     buffer = buffers.lease(sum(_array_bytes(columns, total) for columns in _by_field(parts)))
-    placed = (
-        [(slice(None), parts[0][1])] if len(parts) == 1 else parts
-    )  # rows in order are copied as they lie
+    # A single part has all rows in order: a slice copies them faster than their numbers.
+    placed = [(slice(None), parts[0][1])] if len(parts) == 1 else parts
     columns = assemble(placed, total, buffer.array, stream.work.pipeline.padding)
     return Batch(samples.epoch, samples.step, stream.complete(samples, columns), buffer)
 
@@ -37,7 +39,7 @@ def assemble_batch(
 def _packed_batch(
     stream: Stream, samples: StepSamples, columns: Columns, buffers: BufferPool
 ) -> Batch:
-    """Columns of packed rows are those of the batch, whose rows are not the step's samples."""
+    """Copy columns of packed rows as they are: a packed row is not one sample."""
     buffer = buffers.lease(array_bytes(columns))
     copied: Columns = {}
     for name, column in columns.items():
@@ -48,7 +50,8 @@ def _packed_batch(
     return Batch(samples.epoch, samples.step, stream.complete(samples, copied), buffer)
 
 
-def _put_together(stream: Stream, samples: StepSamples, parts: Sequence[Part]) -> Part:
+def _finish(stream: Stream, samples: StepSamples, parts: Sequence[Part]) -> Part:
+    """Collate samples that had to wait until their step is whole."""
     by_row = {
         row: sample for rows, some in parts for row, sample in zip(rows.tolist(), some, strict=True)
     }
@@ -57,7 +60,7 @@ def _put_together(stream: Stream, samples: StepSamples, parts: Sequence[Part]) -
 
 
 def _by_field(parts: Sequence[Part]) -> list[list[Any]]:
-    """For each field that is an array, the arrays of all parts."""
+    """Return, for each field that is an array, the arrays of all parts."""
     columns: list[Columns] = [columns for _, columns in parts]
     fields = (
         [part[name] for part in columns if isinstance(part.get(name), np.ndarray)]
@@ -67,6 +70,6 @@ def _by_field(parts: Sequence[Part]) -> list[list[Any]]:
 
 
 def _array_bytes(arrays: Sequence[np.ndarray], rows: int) -> int:
-    """Bytes of the array that holds these arrays' rows, the narrow ones padded to the widest."""
+    """Return the bytes of one array for all rows, with narrow arrays padded to the widest."""
     row = [max(lengths) for lengths in zip(*(array.shape[1:] for array in arrays), strict=True)]
     return rows * math.prod(row) * arrays[0].dtype.itemsize

@@ -1,7 +1,7 @@
-"""The executor: has dispatch's reads and decodes done by actors, and turns what they answer into events.
+"""Send dispatch's reads and decodes to actors, and turn their results into events.
 
-Owns every object reference of its stream. For one thread, the feeder's; answers reach it through `tell`, which Ray
-calls on a thread of its own. Decides nothing.
+Runs on one thread, the feeder's. Results reach that thread through `post`, which Ray calls on a
+thread of its own. Decides nothing: dispatch does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import numpy as np
 import ray
 import ray.exceptions as rx
 
-from rayingest.execute.cluster.connection import DEATHS
-from rayingest.execute.cluster.decoder import BlockNote
-from rayingest.execute.cluster.object_refs import Answers, Arrived, Holdings, Parcel
-from rayingest.execute.cluster.pool import Member, Pool
-from rayingest.execute.cluster.registration import Registration, refusal
-from rayingest.execute.cluster.status import waiting_for
+from rayingest.execute.cluster.connection import ACTOR_ERRORS
+from rayingest.execute.cluster.object_refs import BlockMessage, BlockRefs, NewBlock, Results
+from rayingest.execute.cluster.pool import ActorHandle, Pool
+from rayingest.execute.cluster.registration import Registration, registration_error
+from rayingest.execute.cluster.status import describe_wait
 from rayingest.execute.cluster.timings import Timings
 from rayingest.execute.stream import Stream
 from rayingest.plan.dispatch import events as ev
@@ -33,31 +32,34 @@ from rayingest.plan.dispatch.stragglers import Stragglers
 from rayingest.plan.figures.metrics import Span, no_span
 from rayingest.plan.order.step_samples import StepSamples
 
-Tell = Callable[[str, Any, Any], None]
-"""(kind, subject, future): a call on `subject` (a task or a member) was answered."""
+Post = Callable[[str, Any, Any], None]
+"""(kind, subject, future): the call on `subject`, a task or an actor, has a result."""
 
-_LETTER_SECONDS = 0.1
-"""How often decoders are told what to let go of, where no task tells them earlier."""
+_RELEASE_SECONDS = 0.1
+"""How often decoders receive messages that release blocks, if no task brings them earlier."""
 _PATIENCE_SECONDS = 10.0
-"""So long a decoder that does not answer is taken to keep what it was told to let go of."""
+"""A decoder that does not respond counts as holding its released blocks for this long at most."""
 
 
 @dataclass(eq=False)
 class _Call:
-    """A task of dispatch's as Ray has it.
+    """A task of dispatch, as a call on an actor.
 
-    `begun` is when it was asked for. `parcel` and `meta`, the first, small answer, are a decode's; `answered` is when
-    that came; `position` the first step's epoch and number.
+    Attributes:
+        begun: when it was sent.
+        position: epoch and step of its first row.
+        message: what a decode's call says of blocks; None for a read.
+        result: a decode's first, small result; None until it arrives, at `decoded_at`.
     """
 
     command: ev.Read | ev.Decode
-    member: Member
+    handle: ActorHandle
     refs: list[Any]
     begun: float
-    parcel: Parcel | None = None
-    meta: Any = None
-    answered: float = 0.0
     position: tuple[int, int] | None = None
+    message: BlockMessage | None = None
+    result: Any = None
+    decoded_at: float = 0.0
 
 
 class Executor:
@@ -67,157 +69,270 @@ class Executor:
         self,
         stream: Stream,
         pool: Pool,
-        tell: Tell,
+        post: Post,
         decode_timeout: float = math.inf,
         span: Span = no_span,
     ) -> None:
-        self._stream, self._pool, self._tell, self._span = stream, pool, tell, span
+        self._stream, self._pool, self._post, self._span = stream, pool, post, span
         self._decode_timeout = decode_timeout
-        self._too_late: set[Member] = set()  # ended because of what they were at
+        self._timed_out: set[ActorHandle] = set()  # killed because their task exceeded the time-out
         self._connection, self._key = pool.connection, uuid.uuid4().hex
-        self.briefing = Registration(stream, pool, self._key, self._when_done)
+        self.registration = Registration(stream, pool, self._key, self._post_result)
         self._node = ray.get_runtime_context().get_node_id()
-        self._members: dict[str, Member] = {}
+        self._handles: dict[str, ActorHandle] = {}  # the actors that know the stream
         self._calls: dict[int, _Call] = {}
-        self._answers = Answers()
-        self._holdings = Holdings()
-        self._letters_sent = 0.0
-        self._late = {ev.Read: Stragglers(), ev.Decode: Stragglers()}
+        self._results = Results()
+        self._block_refs = BlockRefs()
+        self._release_sent = 0.0
+        self._stragglers = {ev.Read: Stragglers(), ev.Decode: Stragglers()}
+        # Bytes that dispatch gave up, and when; the store may not have freed them yet.
         self._given_up: deque[tuple[float, int]] = deque()
         self._timings = Timings()
         self._workers_lost = 0
 
-    # What happened
+    # Results of calls, and changes of the pool, as events
 
-    def registered(self, member: Member, future: Any) -> list[ev.Event]:
-        """A member took the stream up, or could not. Raises ConfigError where it cannot."""
+    def on_registered(self, handle: ActorHandle, future: Any) -> list[ev.Event]:
+        """An actor knows the stream now. Raises ConfigError if it could not load it."""
         error = future.exception()
         if error is None:
-            self._members[member.name] = member
-            return [ev.WorkerJoined(member.name, member.role, member.slots)]
-        if not isinstance(error, DEATHS):
-            raise refusal(error)
-        self._pool.report_dead(member, error)
+            self._handles[handle.name] = handle
+            return [ev.WorkerJoined(handle.name, handle.role, handle.slots)]
+        if not isinstance(error, ACTOR_ERRORS):
+            raise registration_error(error)
+        self._pool.report_failure(handle, error)
         return []
 
-    def lost(self, member: Member, loss: WorkerFailure) -> list[ev.Event]:
-        """A member is gone, and with its node all blocks that were read there.
+    def on_actor_lost(self, handle: ActorHandle, failure: WorkerFailure) -> list[ev.Event]:
+        """An actor is gone; if its node is gone too, so are all blocks that were read there.
 
-        Those that only had a copy there are given up too: whoever asks for one of them may be made to wait for the lost
-        node, for 10 s (Ray's `pull_timeout_ms`) or until it is declared dead.
+        Blocks of which only a copy was there are given up as well: Ray may look for such a block on
+        the lost node, for 10 s (`pull_timeout_ms`) or until the node is declared dead.
         """
         events: list[ev.Event] = []
-        copied = self._holdings.given_to(member.name)
-        self._workers_lost += loss is not WorkerFailure.DISMISSED
-        self.briefing.lost(member, loss is WorkerFailure.WITH_NODE)
-        if self._members.pop(member.name, None) is not None:
-            for task in [task for task, call in self._calls.items() if call.member is member]:
+        copied = self._block_refs.sent_to(handle.name)
+        with_node = failure is WorkerFailure.WITH_NODE
+        self._workers_lost += failure is not WorkerFailure.DISMISSED
+        self.registration.remove(handle, with_node)
+        if self._handles.pop(handle.name, None) is not None:
+            for task in [task for task, call in self._calls.items() if call.handle is handle]:
                 self._end(task, done=False)
-            self._holdings.lose(member.name)
-            too_late = loss is WorkerFailure.BY_ITSELF and member in self._too_late
-            events.append(ev.WorkerLost(member.name, WorkerFailure.TOO_LATE if too_late else loss))
-            self._too_late.discard(member)
-        if loss is WorkerFailure.WITH_NODE and member.node != self._node:
-            late = self._answers.read_on(member.node)
-            events += self._lose_blocks((*self._holdings.read_on(member.node), *copied, *late))
+            self._block_refs.remove_decoder(handle.name)
+            if failure is WorkerFailure.BY_ITSELF and handle in self._timed_out:
+                failure = WorkerFailure.TOO_LATE
+            events.append(ev.WorkerLost(handle.name, failure))
+            self._timed_out.discard(handle)
+        if with_node and handle.node != self._node:
+            new = self._results.read_on(handle.node)
+            stored = self._block_refs.read_on(handle.node)
+            events += self._lose_blocks((*stored, *copied, *new))
         return events
 
-    def answered(self, task: int, future: Any) -> list[ev.Event]:
-        """The small first answer of a call."""
+    def on_result(self, task: int, future: Any) -> list[ev.Event]:
+        """The first, small result of a read or decode has arrived."""
         call = self._calls.get(task)
         if call is None:
             return []
         error = future.exception()
         if error is not None:
-            return self._failed(task, call, error)
-        if call.parcel is not None:
-            self._holdings.settle(call.parcel, arrived=True)
-            call.meta, call.answered = future.result(), time.monotonic()
-            self._span("decode", call.meta.seconds, call.member.name, call.position)
-            self._when_done(call.refs[1], "output", task)
+            return self._on_error(task, call, error)
+        if call.message is not None:
+            self._block_refs.settle(call.handle.name, call.message, arrived=True)
+            call.result, call.decoded_at = future.result(), time.monotonic()
+            self._span("decode", call.result.seconds, call.handle.name, call.position)
+            self._post_result(call.refs[1], "output", task)
             return []
-        fetched = future.result()
-        self._end(task, done=fetched.error is None)
-        self._timings.see_read(call.member.node, fetched, time.monotonic() - call.begun)
-        self._span("read", fetched.seconds, call.member.name, call.position)
-        if fetched.error is not None:
-            return [ev.ReadFailed(task, fetched.error, final=True)]
-        self._stream.noted(call.command.blocks, fetched.notes)
-        self.briefing.go_on()
-        blocks = (Arrived(ref, call.member.node) for ref in call.refs[1 : 1 + len(fetched.nbytes)])
-        self._answers.blocks[task] = dict(zip(call.command.blocks, blocks, strict=False))
-        return [ev.ReadDone(task, fetched.nbytes, fetched.left)]
+        result = future.result()
+        self._end(task, done=result.error is None)
+        self._timings.add_read(call.handle.node, result, time.monotonic() - call.begun)
+        self._span("read", result.seconds, call.handle.name, call.position)
+        if result.error is not None:
+            return [ev.ReadFailed(task, result.error, final=True)]
+        self._stream.noted(call.command.blocks, result.notes)
+        self.registration.advance()
+        refs = call.refs[1 : 1 + len(result.nbytes)]
+        blocks = (NewBlock(ref, call.handle.node) for ref in refs)
+        self._results.blocks[task] = dict(zip(call.command.blocks, blocks, strict=False))
+        return [ev.ReadDone(task, result.nbytes, result.left)]
 
-    def decoded(self, task: int, future: Any) -> list[ev.Event]:
-        """The arrays of a decode are on this node; where they came from another, they are in both stores."""
+    def on_output(self, task: int, future: Any) -> list[ev.Event]:
+        """The arrays of a decode are on this node, and still on the decoder's node."""
         call = self._calls.get(task)
         if call is None:
             return []
         error = future.exception()
         if error is not None:
-            return self._failed(task, call, error)
+            return self._on_error(task, call, error)
         self._end(task)
         if outputs := dict(enumerate(future.result())):
-            self._answers.outputs[task] = outputs
+            self._results.outputs[task] = outputs
         assert isinstance(call.command, ev.Decode)
-        made = zip(call.command.parts, call.meta.parts, strict=True)
-        samples = sum(len(part.rows) for part, done in made if not done.left)
-        transfer = time.monotonic() - call.answered
-        self._timings.see_decode(
-            call.member.node, call.meta, samples, call.answered - call.begun, transfer
+        done = zip(call.command.parts, call.result.parts, strict=True)
+        samples = sum(len(part.rows) for part, result in done if not result.left)
+        transfer = time.monotonic() - call.decoded_at
+        self._timings.add_decode(
+            call.handle.node, call.result, samples, call.decoded_at - call.begun, transfer
         )
-        self._span("transfer", transfer, call.member.name, call.position)
-        copies = self._copies(call.member)
-        parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.meta.parts)
-        return [ev.DecodeDone(task, parts, call.meta.seconds)]
+        self._span("transfer", transfer, call.handle.name, call.position)
+        copies = self._copies(call.handle)
+        parts = tuple(replace(part, nbytes=copies * part.nbytes) for part in call.result.parts)
+        return [ev.DecodeDone(task, parts, call.result.seconds)]
 
-    def _copies(self, member: Member) -> int:
-        """Stores in which what it decodes comes to lie: its own node's, and this one's where that is another."""
-        return 1 if member.node == self._node else 2
+    def on_released(self, subject: tuple[ActorHandle, BlockMessage], future: Any) -> list[ev.Event]:
+        """A decoder has dropped the blocks of a release message, or did not get the message."""
+        handle, message = subject
+        error = future.exception()
+        if self._handles.get(handle.name) is handle:
+            self._block_refs.settle(handle.name, message, arrived=error is None)
+            if isinstance(error, ACTOR_ERRORS):
+                self._pool.report_failure(handle, error)
+        return []
 
-    def freed(self) -> list[ev.Event]:
-        """What was given up long enough ago for the store to have it back."""
+    def collect_freed(self) -> list[ev.Event]:
+        """Return events for the bytes given up long enough ago for the store to have freed them."""
         now = time.monotonic()
-        self._send_letters(now)
-        lingers = self._holdings.lingers_since()
+        self._send_releases(now)
+        lingers = self._block_refs.lingers_since()
         kept_from = now if lingers is None else max(lingers, now - _PATIENCE_SECONDS)
-        last = max((member.site.free_seconds for member in self._members.values()), default=0.0)
+        delay = max((handle.info.free_seconds for handle in self._handles.values()), default=0.0)
         events: list[ev.Event] = []
-        while self._given_up and self._given_up[0][0] < min(kept_from, now - last):
+        while self._given_up and self._given_up[0][0] < min(kept_from, now - delay):
             events.append(ev.Freed(self._given_up.popleft()[1]))
         return events
 
-    def log_if_slow(self, parcel: Parcel, future: Any) -> list[ev.Event]:
-        """A decoder let go of blocks, or did not hear of it."""
-        member, error = self._members.get(parcel.holder), future.exception()
-        if member is not None:
-            self._holdings.settle(parcel, arrived=error is None)
-            if isinstance(error, DEATHS):
-                self._pool.report_dead(member, error)
-        return []
-
-    def overdue(self) -> list[ev.Event]:
-        """Tasks that take much longer than their like; decoders that are at one for too long are ended."""
+    def find_overdue(self) -> list[ev.Event]:
+        """Return an event for each straggler; kill decoders whose task exceeds the time-out."""
         now = time.monotonic()
-        for task in self._late[ev.Decode].begun_before(now - self._decode_timeout):
-            self._too_late.add(self._calls[task].member)
-            self._connection.kill(self._calls[task].member.actor)
-        self.briefing.end_learner(now - self._decode_timeout)
-        return [ev.Overdue(task) for late in self._late.values() for task in late.overdue(now)]
+        for task in self._stragglers[ev.Decode].begun_before(now - self._decode_timeout):
+            self._timed_out.add(self._calls[task].handle)
+            self._connection.kill(self._calls[task].handle.actor)
+        self.registration.end_slow_learner(now - self._decode_timeout)
+        return [
+            ev.Overdue(task)
+            for stragglers in self._stragglers.values()
+            for task in stragglers.overdue(now)
+        ]
 
-    def _failed(self, task: int, call: _Call, error: BaseException) -> list[ev.Event]:
-        if isinstance(error, DEATHS):
+    # Commands of dispatch
+
+    def settle(self, discards: list[ev.Discard]) -> None:
+        """Keep the new blocks that dispatch does not discard; call it before any other command."""
+        for number, block in self._results.settle(discards):
+            self._block_refs.add(number, block.ref, block.node)
+
+    def read(self, command: ev.Read, samples_of: Callable[[int], StepSamples]) -> None:
+        """Send a read to its reader."""
+        handle = self._handles[command.worker]
+        spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
+        refs = self._connection.call(
+            handle.actor.read, self._key, spans, command.nbytes, num_returns=returns
+        )
+        first = None if command.step is None else samples_of(command.step)
+        self._begin(command, handle, refs, "read", first)
+
+    def decode(self, command: ev.Decode, samples_of: Callable[[int], StepSamples]) -> None:
+        """Send a decode to its decoder."""
+        handle = self._handles[command.worker]
+        chosen = [(samples_of(part.step), part.rows) for part in command.parts]
+        parts = self._stream.parts(chosen, np.array(command.blocks))
+        whole = tuple(len(rows) == len(samples.block) for samples, rows in chosen)
+        message, sent = self._block_refs.message(handle.name, command.blocks)
+        room = command.nbytes // self._copies(handle)
+        arguments = (self._key, parts, whole, room, message, *sent)
+        refs = self._connection.call(handle.actor.decode, *arguments, num_returns=2)
+        self._begin(command, handle, refs, "decode", chosen[0][0], message)
+
+    def drop(self, numbers: tuple[int, ...]) -> None:
+        """Drop blocks; a block may be gone already, with its node."""
+        self._block_refs.drop(numbers, time.monotonic())
+
+    def take(self, output: ev.Output) -> Any:
+        """Return the value of an output, and drop it here."""
+        return self._results.take(output)
+
+    def give_up(self, nbytes: int) -> None:
+        """Note that dispatch gave up this many bytes now."""
+        self._given_up.append((time.monotonic(), nbytes))
+
+    @property
+    def waits_for_store(self) -> bool:
+        """Whether dispatch gave up bytes that the store may not have freed yet."""
+        return bool(self._given_up)
+
+    def forget_outputs(self) -> None:
+        """Drop all outputs, because the consumer starts elsewhere."""
+        self._results.outputs.clear()
+
+    def clear(self) -> None:
+        """Drop every reference, and have the workers forget the stream."""
+        with contextlib.suppress(Exception):  # an actor may be gone, or all of Ray
+            for handle in self._handles.values():
+                self._connection.call(handle.actor.forget, self._key)
+        for kept in (
+            self._handles,
+            self._calls,
+            self._results.blocks,
+            self._results.outputs,
+            self._block_refs,
+        ):
+            kept.clear()
+
+    # Figures
+
+    def stats(self) -> dict[str, Any]:
+        """Return the workers' figures, in total and by node, and the number of running tasks."""
+        calls = list(self._calls.values())
+        reads = sum(isinstance(call.command, ev.Read) for call in calls)
+        return {
+            **self._timings.stats(),
+            "workers_lost": self._workers_lost,
+            "reads_under_way": reads,
+            "decodes_under_way": len(calls) - reads,
+        }
+
+    def describe_wait(self, lack: str) -> str:
+        """Return in words what the stream waits for if the batch due lacks this. Thread-safe."""
+        return describe_wait(
+            lack, self._pool, self._stream, list(self._calls.values()), self.registration.learning
+        )
+
+    @property
+    def only_transfers(self) -> bool:
+        """Whether all running decodes have finished and only their outputs are still to come."""
+        decodes = [call for call in self._calls.values() if call.message is not None]
+        return bool(decodes) and all(call.result is not None for call in decodes)
+
+    def _begin(
+        self,
+        command: ev.Read | ev.Decode,
+        handle: ActorHandle,
+        refs: list[Any],
+        kind: str,
+        first: StepSamples | None,
+        message: BlockMessage | None = None,
+    ) -> None:
+        now = time.monotonic()
+        position = None if first is None else (first.epoch, first.step)
+        self._calls[command.task] = _Call(command, handle, refs, now, position, message)
+        self._stragglers[type(command)].begin(command.task, now)
+        self._post_result(refs[0], kind, command.task)
+
+    def _end(self, task: int, done: bool = True) -> None:
+        call = self._calls.pop(task)
+        self._stragglers[type(call.command)].end(task, time.monotonic(), done)
+
+    def _on_error(self, task: int, call: _Call, error: BaseException) -> list[ev.Event]:
+        if isinstance(error, ACTOR_ERRORS):
             expected = isinstance(call.command, ev.Decode) and call.command.suspect
-            self._pool.report_dead(
-                call.member, error, expected
-            )  # which tells us in turn that it is lost
+            # The pool then reports the actor as lost, which ends its tasks.
+            self._pool.report_failure(call.handle, error, expected)
             return []
         self._end(task, done=False)
         cause = error.cause if isinstance(error, rx.RayTaskError) else error
         if isinstance(call.command, ev.Read):
             return [ev.ReadFailed(task, cause, final=False)]
-        if call.parcel is not None:
-            self._holdings.settle(call.parcel, arrived=False)
+        if call.message is not None:
+            self._block_refs.settle(call.handle.name, call.message, arrived=False)
         lost = isinstance(
             cause, (rx.ObjectLostError, rx.OwnerDiedError, rx.ObjectReconstructionFailedError)
         )
@@ -225,134 +340,22 @@ class Executor:
         return [*events, ev.DecodeFailed(task, error)]
 
     def _lose_blocks(self, numbers: tuple[int, ...]) -> list[ev.Event]:
-        gone = [*self._holdings.drop(numbers, time.monotonic()), *self._answers.lose(numbers)]
-        return [ev.BlocksLost(tuple(dict.fromkeys(gone)))] if gone else []
+        stored = self._block_refs.drop(numbers, time.monotonic())
+        lost = [*stored, *self._results.lose(numbers)]
+        return [ev.BlocksLost(tuple(dict.fromkeys(lost)))] if lost else []
 
-    def _end(self, task: int, done: bool = True) -> None:
-        call = self._calls.pop(task)
-        self._late[type(call.command)].end(task, time.monotonic(), done)
+    def _copies(self, handle: ActorHandle) -> int:
+        """Return in how many stores an output lies: the decoder's node's, and this node's."""
+        return 1 if handle.node == self._node else 2
 
-    def _when_done(self, ref: Any, kind: str, subject: Any) -> None:
-        ref.future().add_done_callback(lambda future: self._tell(kind, subject, future))
-
-    # What to do
-
-    def settle(self, discards: list[ev.Discard]) -> None:
-        """Keep what arrived but for what dispatch discards, before its other commands are carried out."""
-        for number, block in self._answers.settle(discards):
-            self._holdings.add(number, block.ref, block.node)
-
-    def read(self, command: ev.Read, samples_of: Callable[[int], StepSamples]) -> None:
-        """Have blocks read."""
-        member = self._members[command.worker]
-        spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
-        refs = self._connection.call(
-            member.actor.read, self._key, spans, command.nbytes, num_returns=returns
-        )
-        self._begin(command, member, refs, "read")
-        if command.step is not None:
-            first = samples_of(command.step)
-            self._calls[command.task].position = first.epoch, first.step
-
-    def decode(self, command: ev.Decode, samples_of: Callable[[int], StepSamples]) -> None:
-        """Have parts decoded."""
-        member = self._members[command.worker]
-        chosen = [(samples_of(part.step), part.rows) for part in command.parts]
-        parts = self._stream.parts(chosen, np.array(command.blocks))
-        whole = tuple(len(rows) == len(samples.block) for samples, rows in chosen)
-        parcel = self._holdings.pack(member.name, command.blocks)
-        note = BlockNote(parcel.serials, parcel.coming, parcel.leaving)
-        given = (
-            self._key,
-            parts,
-            whole,
-            command.nbytes // self._copies(member),
-            note,
-            *parcel.refs,
-        )
-        refs = self._connection.call(member.actor.decode, *given, num_returns=2)
-        self._begin(command, member, refs, "decode", parcel)
-        first, _ = chosen[0]
-        self._calls[command.task].position = first.epoch, first.step
-
-    def drop(self, numbers: tuple[int, ...]) -> None:
-        """Give up blocks, if they did not go with their node before dispatch heard of it."""
-        self._holdings.drop(numbers, time.monotonic())
-
-    def take(self, output: ev.Output) -> Any:
-        """What a decode made for an output, which is then given up here."""
-        return self._answers.take(output)
-
-    def give_up(self, nbytes: int) -> None:
-        """So many bytes were given up just now."""
-        self._given_up.append((time.monotonic(), nbytes))
-
-    @property
-    def waits_for_store(self) -> bool:
-        """Whether there is something given up that the store may not have back yet."""
-        return bool(self._given_up)
-
-    def forget_outputs(self) -> None:
-        """All outputs so far are of no use any more."""
-        self._answers.outputs.clear()
-
-    def clear(self) -> None:
-        """Give up every reference, and have the workers forget the stream."""
-        with contextlib.suppress(Exception):  # whoever does not hear it is going, or all of Ray is
-            for member in self._members.values():
-                self._connection.call(member.actor.forget, self._key)
-        for kept in (
-            self._members,
-            self._calls,
-            self._answers.blocks,
-            self._answers.outputs,
-            self._holdings,
-        ):
-            kept.clear()
-
-    def stats(self) -> dict[str, Any]:
-        """What the workers said that it took, all together and by node; tasks under way."""
-        calls = list(self._calls.values())
-        reads = sum(isinstance(call.command, ev.Read) for call in calls)
-        lost = {"workers_lost": self._workers_lost}
-        return {
-            **self._timings.stats(),
-            **lost,
-            "reads_under_way": reads,
-            "decodes_under_way": len(calls) - reads,
-        }
-
-    def waiting_for(self, lack: str) -> str:
-        """In words, what is being waited for, where the batch due lacks this. Callable from any thread."""
-        return waiting_for(
-            lack, self._pool, self._stream, list(self._calls.values()), self.briefing.learning
-        )
-
-    @property
-    def only_fetches(self) -> bool:
-        """Whether all that is still lacking from the decodes under way is that it be brought here."""
-        decodes = [call for call in self._calls.values() if call.parcel is not None]
-        return bool(decodes) and all(call.meta is not None for call in decodes)
-
-    def _send_letters(self, now: float) -> None:
-        if now - self._letters_sent < _LETTER_SECONDS:
+    def _send_releases(self, now: float) -> None:
+        if now - self._release_sent < _RELEASE_SECONDS:
             return
-        self._letters_sent = now
-        for parcel in self._holdings.letters():
-            ref = self._connection.call(
-                self._members[parcel.holder].actor.let_go, self._key, parcel.leaving
-            )
-            self._when_done(ref, "told", parcel)
+        self._release_sent = now
+        for name, message in self._block_refs.release_messages():
+            handle = self._handles[name]
+            ref = self._connection.call(handle.actor.release, self._key, message.released)
+            self._post_result(ref, "released", (handle, message))
 
-    def _begin(
-        self,
-        command: ev.Read | ev.Decode,
-        member: Member,
-        refs: list[Any],
-        kind: str,
-        parcel: Parcel | None = None,
-    ) -> None:
-        now = time.monotonic()
-        self._calls[command.task] = _Call(command, member, refs, now, parcel)
-        self._late[type(command)].begin(command.task, now)
-        self._when_done(refs[0], kind, command.task)
+    def _post_result(self, ref: Any, kind: str, subject: Any) -> None:
+        ref.future().add_done_callback(lambda future: self._post(kind, subject, future))

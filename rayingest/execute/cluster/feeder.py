@@ -1,7 +1,7 @@
-"""The feeder: a thread of the training process in which dispatch runs, and where batches are put together.
+"""The feeder: a thread of the training process that runs dispatch and assembles batches.
 
-Owns the conversation of consumer, pool, executor and dispatch: one queue for all that happens, one for what is ready.
-It decides nothing itself.
+Owns the communication between consumer, pool, executor and dispatch: one queue (the inbox) for all
+that happens on other threads, and one (the outbox) for finished batches. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.execute.cluster.assembly import assemble_batch
 from rayingest.execute.cluster.executor import Executor
-from rayingest.execute.cluster.pool import Member, Pool
+from rayingest.execute.cluster.pool import ActorHandle, Pool
 from rayingest.execute.cluster.reader import BLOCK_OVERHEAD
 from rayingest.execute.cluster.resources import uncount_loader
-from rayingest.execute.cluster.status import at_fault
+from rayingest.execute.cluster.status import describe_failed
 from rayingest.execute.cluster.timings import Stalls
 from rayingest.execute.cluster.walk import Walk
 from rayingest.execute.quarantine import NOTHING_SKIPPED, Quarantine
@@ -36,17 +36,18 @@ from rayingest.plan.protocols import Batch, BufferPool, array_bytes
 from rayingest.util import slow
 
 _ROW_OVERHEAD = 64
-"""Bytes that a raw block takes for a sample besides its fields: its key, its offset, where its fields begin."""
+"""Bytes of a raw block per sample besides the fields: key, offset, and where the fields begin."""
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _FREE_LOOK_SECONDS = 0.05
+"""While the store has bytes to free, look this often: a task may wait for them."""
 
 _log = logging.getLogger("rayingest")
 
 
 @dataclass(frozen=True)
 class _Arrival:
-    """Something that happened elsewhere; `extra` is the answer of a call, or how a member was lost."""
+    """Something that happened on another thread; `extra` is a call's future or a failure's kind."""
 
     kind: str
     subject: Any
@@ -54,11 +55,19 @@ class _Arrival:
 
 
 class Feeder:
-    """The batch source over Ray.
+    """The batch source on Ray.
 
-    `buffers` is where batches are put; `epochs` the epoch that it does not run on to. It closes the pool with itself
-    where it `owns_pool`. `quarantine` is where samples go that the stream's work skips. `tick` is called whenever
-    something happened, and twice a second where nothing does; `span` with what was done.
+    Args:
+        stream: what to make.
+        pool: the actors that read and decode.
+        buffers: where to put batches.
+        limits: `max_bytes` and the number of batches to run ahead.
+        epochs: the epoch to stop before; None: no limit.
+        decode_timeout: seconds after which a decode ends together with its worker.
+        owns_pool: whether `close` closes the pool too.
+        quarantine: receives the samples that the stream's work skips.
+        tick: called after every event, and twice a second without events.
+        span: receives the duration of finished work.
     """
 
     def __init__(
@@ -75,31 +84,24 @@ class Feeder:
         tick: Callable[[], None] = lambda: None,
         span: Span = no_span,
     ) -> None:
-        self._stream, self._pool, self._buffers, self._limits, self._epochs = (
-            stream,
-            pool,
-            buffers,
-            limits,
-            epochs,
-        )
-        self._owns_pool, self._quarantine, self._tick = owns_pool, quarantine, tick
+        self._stream, self._pool, self._buffers, self._limits = stream, pool, buffers, limits
+        self._epochs, self._owns_pool, self._quarantine = epochs, owns_pool, quarantine
+        self._tick, self._span = tick, span
         self._stalls = Stalls(time.monotonic)
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        # The start it belongs to, the batch or what stands in its place, what is wrong with samples left out of it.
+        # The generation of the start; a batch, or the error in its place; the batch's bad samples.
         self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = (
             queue.SimpleQueue()
         )
-        self._executor = Executor(stream, pool, self._tell, decode_timeout, span)
-        self._span = span
+        self._executor = Executor(stream, pool, self._post, decode_timeout, span)
         row_bytes = stream.work.spec_bytes or stream.row_bytes
         self._dispatch = Dispatch(stream.sizes(_ROW_OVERHEAD, BLOCK_OVERHEAD), limits, row_bytes)
-        self._generation = (
-            0  # of the consumer's start; what older ones left in the outbox is thrown away
-        )
-        self._error: BaseException | None = None
+        # Counts the consumer's starts. What earlier starts left in the outbox is thrown away.
+        self._generation = 0
+        self._error: BaseException | None = None  # ends the feeder
         self._closed = False
-        # Of the thread alone:
-        self._serving = 0
+        # Used on the feeder's thread alone from here on.
+        self._serving = 0  # the generation that dispatch works for
         self._looked = 0.0
         self._known = Known()
         self._walk = Walk(stream, 0, 0, 0, self._known)
@@ -114,23 +116,25 @@ class Feeder:
         self._thread.start()
         pool.subscribe(self)
 
-    # The consumer's side
+    # The consumer's thread
 
     def start(self, epoch: int, step: int) -> None:
+        """Make the batches from this position on; `get` returns none of an earlier start."""
         self._pool.connection.check_process()
         self._generation += 1
-        self._tell("start", (self._generation, epoch, step))
+        self._post("start", (self._generation, epoch, step))
 
     def get(self) -> Batch:
+        """Return the next batch; wait for it. Raises the error that takes its place."""
         self._pool.connection.check_process()
-        self._stalls.wait()
+        self._stalls.begin_wait()
         try:
             return self._next()
         except Exception as error:
-            explained = self._pool.connection.explained(error)
+            explained = self._pool.connection.explain(error)
             raise explained from explained.__cause__
         finally:
-            self._stalls.served()
+            self._stalls.end_wait()
 
     def _next(self) -> Batch:
         waited = 0.0
@@ -145,12 +149,12 @@ class Feeder:
                 waited += _LOOK_SECONDS
                 self._pool.check_started()
                 if waited == slow.FIRST_SECONDS or waited % slow.AGAIN_SECONDS == 0:
-                    words = self._executor.waiting_for(self._stalls.lack)
+                    words = self._executor.describe_wait(self._stalls.lack)
                     _log.warning("no batch for %.0f s: waiting for %s", waited, words)
                 continue
             if generation != self._generation:
                 continue
-            self._tell("taken", generation)
+            self._post("taken", generation)
             if isinstance(item, BaseException):
                 raise item
             if self._quarantine is not None:
@@ -158,9 +162,11 @@ class Feeder:
             return item
 
     def ready(self) -> bool:
+        """Return whether `get` would return at once."""
         return not self._outbox.empty()
 
     def stats(self) -> dict[str, Any]:
+        """Return the figures of docs/observing.md that a source has."""
         self._pool.connection.check_process()
         dispatch = self._dispatch
         return {
@@ -175,14 +181,15 @@ class Feeder:
             "max_bytes": self._limits.max_bytes,
             "node_store_bytes": self._pool.store_bytes,
             "batches_ready": self._outbox.qsize(),
-            "readers": sum(member.role == "reader" for member in self._pool.members),
             "cluster_cpus": self._pool.cpus,
             "world_size": self._stream.planner.world_size,
+            "readers": self._pool.count("reader"),
+            "decoders": self._pool.count("decoder"),
             "decoders_wanted": self._pool.workers,
-            "decoders": sum(member.role == "decoder" for member in self._pool.members),
         }
 
     def close(self) -> None:
+        """End the thread, drop all references, and close the pool if it belongs to this feeder."""
         if self._closed:
             return
         self._closed = True
@@ -190,46 +197,46 @@ class Feeder:
         if not self._pool.connection.here:
             return
         self._pool.unsubscribe(self)
-        self._tell("close", None)
+        self._post("close", None)
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
         if self._owns_pool:
             self._pool.close()
 
-    # The pool's side
+    # Any thread: the pool's and Ray's
 
-    def joined(self, member: Member) -> None:
-        self._tell("joined", member)
+    def on_actor_started(self, handle: ActorHandle) -> None:
+        self._post("started", handle)
 
-    def lost(self, member: Member, loss: WorkerFailure) -> None:
-        self._tell("lost", member, loss)
+    def on_actor_lost(self, handle: ActorHandle, failure: WorkerFailure) -> None:
+        self._post("lost", handle, failure)
 
-    def failed(self, error: IngestError) -> None:
+    def on_pool_failed(self, error: IngestError) -> None:
         self._fail(error)
 
-    def _tell(self, kind: str, subject: Any, extra: Any = None) -> None:
+    def _post(self, kind: str, subject: Any, extra: Any = None) -> None:
         self._inbox.put(_Arrival(kind, subject, extra))
 
-    # The thread
+    # The feeder's thread
 
     def _run(self) -> None:
         try:
             while not self._closed:
-                happened = self._wait()
+                events = self._wait()
                 if self._closed:
                     break
-                self._stalls.passed("transfer")
-                commands = self._dispatch.handle(*happened)
+                self._stalls.set_lack("transfer")
+                commands = self._dispatch.handle(*events)
                 self._executor.settle(
                     [command for command in commands if isinstance(command, ev.Discard)]
                 )
                 for command in commands:
                     self._obey(command)
                 self._counts["peak_bytes"] = max(self._counts["peak_bytes"], self._dispatch.held)
-                self._stalls.passed(self._lack())
+                self._stalls.set_lack(self._lack())
                 self._tick()
         except BaseException as error:
-            # The thread's boundary: whatever ended it, the consumer must hear of it instead of waiting for ever.
+            # The thread's boundary: the consumer must get any error, or it would wait forever.
             if not self._closed:
                 _log.debug("the feeder ended", exc_info=True)
                 self._fail(error)
@@ -237,52 +244,53 @@ class Feeder:
             self._executor.clear()
 
     def _wait(self) -> list[ev.Event]:
-        """All that happened since the last time, waiting for something; late tasks are looked for meanwhile."""
+        """Wait for an arrival or the next look; return all events since the last call."""
         arrivals = []
         with contextlib.suppress(queue.Empty):
             wait = _FREE_LOOK_SECONDS if self._executor.waits_for_store else _LOOK_SECONDS
             arrivals.append(self._inbox.get(timeout=wait))
         while not self._inbox.empty():
             arrivals.append(self._inbox.get())
-        happened = [event for arrival in arrivals for event in self._events(arrival)]
-        happened += self._executor.freed()
+        events = [event for arrival in arrivals for event in self._events(arrival)]
+        events += self._executor.collect_freed()
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            happened += self._executor.overdue()
-        return happened
+            events += self._executor.find_overdue()
+        return events
 
     def _events(self, arrival: _Arrival) -> list[ev.Event]:
-        happened: list[ev.Event] = []
+        """Pass an arrival to its receiver; return the events for dispatch."""
+        events: list[ev.Event] = []
         match arrival.kind:
             case "start":
-                happened = self._restart(*arrival.subject)
+                events = self._restart(*arrival.subject)
             case "taken" if arrival.subject == self._serving:
-                happened = [ev.Taken()]
-            case "joined":
-                self._executor.briefing.introduce(arrival.subject)
-            case "learnt":
-                self._executor.briefing.learnt(arrival.subject, arrival.extra)
+                events = [ev.Taken()]
+            case "started":
+                self._executor.registration.add(arrival.subject)
+            case "schema":
+                self._executor.registration.on_schema(arrival.subject, arrival.extra)
             case "registered":
-                happened = self._executor.registered(arrival.subject, arrival.extra)
+                events = self._executor.on_registered(arrival.subject, arrival.extra)
             case "lost":
-                happened = self._executor.lost(arrival.subject, arrival.extra)
+                events = self._executor.on_actor_lost(arrival.subject, arrival.extra)
             case "read" | "decode":
-                happened = self._executor.answered(arrival.subject, arrival.extra)
+                events = self._executor.on_result(arrival.subject, arrival.extra)
             case "output":
-                happened = self._executor.decoded(arrival.subject, arrival.extra)
-            case "told":
-                happened = self._executor.log_if_slow(arrival.subject, arrival.extra)
-        return happened
+                events = self._executor.on_output(arrival.subject, arrival.extra)
+            case "released":
+                events = self._executor.on_released(arrival.subject, arrival.extra)
+        return events
 
     def _restart(self, generation: int, epoch: int, step: int) -> list[ev.Event]:
         self._serving = generation
         self._executor.forget_outputs()
         epochs = None if self._epochs is None or epoch >= self._epochs else self._epochs
         self._walk = Walk(self._stream, epoch, step, epochs, self._known)
-        started = self._walk.start()
-        self._executor.briefing.go_on()
-        return [started]
+        start = self._walk.start()
+        self._executor.registration.advance()
+        return [start]
 
     def _obey(self, command: ev.Command) -> None:
         match command:
@@ -297,11 +305,11 @@ class Feeder:
             case ev.Deliver():
                 self._deliver(command)
             case ev.Fail():
-                self._fail(self._explained(command))
+                self._fail(self._explain(command))
 
     def _lack(self) -> str:
         lack = self._dispatch.lack()
-        return "transfer" if lack == "decode" and self._executor.only_fetches else lack
+        return "transfer" if lack == "decode" and self._executor.only_transfers else lack
 
     def _deliver(self, command: ev.Deliver) -> None:
         filled = self._walk.take()
@@ -320,18 +328,18 @@ class Feeder:
         self._counts["bytes_assembled"] += array_bytes(batch.columns)
         self._counts["samples"] += filled.own.rows
         self._counts["steps"] += 1
-        self._stalls.passed("")
+        self._stalls.set_lack("")
         self._outbox.put((self._serving, batch, self._stream.bad(filled)))
 
     def _fail(self, error: BaseException) -> None:
         self._error = error
         self._outbox.put((self._generation, error, ()))
 
-    def _explained(self, command: ev.Fail) -> BaseException:
-        """The error for the user: what could not be done, where, and why at last."""
+    def _explain(self, command: ev.Fail) -> BaseException:
+        """Return the error for the user: where it failed, how often, and the last reason."""
         if command.error is None:
             return ConfigError(command.reason)
-        where = at_fault(command, self._stream, self._walk.samples)
-        made = WorkerError(f"{where}: {command.reason}; lastly: {command.error}")
-        made.__cause__ = command.error
-        return made
+        where = describe_failed(command, self._stream, self._walk.samples)
+        error = WorkerError(f"{where}: {command.reason}; the last error: {command.error}")
+        error.__cause__ = command.error
+        return error

@@ -1,7 +1,8 @@
-"""Figures of a loader as metrics of Ray, which every node of the cluster exports to Prometheus.
+"""Export a loader's figures as Ray metrics, which every node of the cluster offers to Prometheus.
 
-Owns nothing but the translation: a counter grows by what its figure grew by, a gauge is what its figure is. Histogram
-are counters, one for each bound, as Prometheus has histograms: Ray's own takes each by itself, and 4 us for it.
+Owns the translation alone: a counter grows by the growth of its figure, a gauge has its figure's
+value. A histogram is exported as one counter per bound, which is how Prometheus stores histograms.
+Ray's own histogram takes each value separately, in 4 us.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from rayingest.plan.figures.histogram import BOUNDS, COARSE
 from rayingest.plan.figures.metrics import LOOKED_AT, METRICS, NODES, TAGS, Figures, Metric
 
 _numbers: set[int] = set()
-"""Of the loaders of this process that are open."""
+"""The numbers of this process's open loaders."""
 _KINDS = {"counter": Counter, "gauge": Gauge, "durations": Counter}
 _WITHIN = (*((f"{BOUNDS[number]:g}", number + 1) for number in COARSE), ("+Inf", len(BOUNDS) + 1))
-"""Bounds that are exported, and of how many counts each is the sum."""
+"""The exported bounds, each with the number of counts that it sums."""
 
 
 class _Series(NamedTuple):
-    """One of the values that a metric has; `le` is of durations alone."""
+    """One time series of a metric; only durations have `le`, an upper bound in seconds."""
 
     stage: str
     node: str
@@ -39,7 +40,7 @@ class _Series(NamedTuple):
 
 
 class RayMetrics:
-    """Metrics of one loader of this process, which is connected to Ray."""
+    """The metrics of one loader of this process, which must be connected to Ray."""
 
     def __init__(self, rank: int) -> None:
         self._connection = Connection()
@@ -49,6 +50,7 @@ class RayMetrics:
         _numbers.add(self._number)
         self._node = context.get_node_id()[:8]
         tags = {"JobId": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
+        # Each metric, Ray's object for it, and the values exported so far.
         self._metrics = []
         for metric in METRICS:
             names = (*TAGS, "le") if metric.kind == "durations" else TAGS
@@ -57,37 +59,37 @@ class RayMetrics:
             self._metrics.append((metric, exported, dict[_Series, float]()))
 
     def record(self, figures: Figures) -> None:
-        """What the figures are now, those of nodes by node. Nothing where Ray was shut down."""
+        """Export the current figures; do nothing if Ray was shut down."""
         if self._number is None or not self._connection.alive:
             return
         figures = {**figures, LOOKED_AT: time.time()}
-        for metric, exported, told in self._metrics:
+        for metric, exported, values in self._metrics:
             for series, value in _values(metric, figures, self._node):
-                if metric.kind == "gauge":  # Ray forgets it with every export
+                if metric.kind == "gauge":  # each time: Ray forgets a gauge with every export
                     exported.set(value, series.tags)
-                    told[series] = value
-                elif (
-                    more := value - told.get(series, 0.0)
-                ) > 0:  # less: what was ordered and counted has failed
-                    exported.inc(more, series.tags)
-                    told[series] = value
+                    values[series] = value
+                    continue
+                growth = value - values.get(series, 0.0)
+                if growth > 0:  # negative if work that was ordered and counted has failed
+                    exported.inc(growth, series.tags)
+                    values[series] = value
 
     def close(self) -> None:
-        """What was so many is none now; another loader may take this one's number."""
+        """Set all gauges to 0, and free this loader's number for another loader."""
         if self._number is None:
             return
         if self._connection.alive:
-            for metric, exported, told in self._metrics:
-                for series in told if metric.kind == "gauge" else ():
+            for metric, exported, values in self._metrics:
+                for series in values if metric.kind == "gauge" else ():
                     exported.set(0.0, series.tags)
         _numbers.discard(self._number)
         self._number = None
 
 
 def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[_Series, float]]:
-    """Of each series; a figure that nodes have parts of is that of this node no more.
+    """Yield every series of a metric: by node if nodes have the figure, otherwise of this node.
 
-    Histogram have none: of many nodes they would be a thousand series, and Ray takes 10 us for each.
+    Histograms are not split by node: many nodes would make a thousand series, at 10 us each.
     """
     nodes: dict[str, dict[str, Any]] = figures.get(NODES, {})
     for figure, stage in metric.stages.items():

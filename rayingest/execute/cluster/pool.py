@@ -1,4 +1,9 @@
-"""The members of a pool: which actors there are, and who is told of them."""
+"""The pool: the reader and decoder actors of one process, shared by any number of its loaders.
+
+Owns the lives of the actors: requests CPUs, names actors, replaces those that die, ends all of
+them. The feeders decide what the actors work on. A reader runs on each node that has decoders, so
+that a raw block is read on the node that decodes it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayingest.errors import ConfigError, IngestError, WorkerError
 from rayingest.execute.cluster.connection import Connection
 from rayingest.execute.cluster.decoder import CONTROL, Decoder
-from rayingest.execute.cluster.node_info import Site
+from rayingest.execute.cluster.node_info import NodeInfo
 from rayingest.execute.cluster.reader import THREADS, Reader
-from rayingest.execute.cluster.resources import count_cpus, no_decoder, store_bytes, total_cpus
+from rayingest.execute.cluster.resources import (
+    count_cpus,
+    explain_no_decoder,
+    store_bytes,
+    total_cpus,
+)
 from rayingest.options.checked import checked, whole
 from rayingest.options.types import Seconds
 from rayingest.plan.dispatch.failures import WorkerFailure
@@ -32,95 +42,71 @@ from rayingest.plan.dispatch.failures import WorkerFailure
 Role = Literal["reader", "decoder"]
 
 DECODER_SLOTS = 2
-"""Tasks a decoder has at a time: one to do, one to begin with at once."""
-
-
-@dataclass(eq=False)
-class Member:
-    """One actor of a pool; `site` is where it runs, known once it does; on none of the nodes that it `avoids`."""
-
-    name: str
-    role: Role
-    actor: Any
-    site: Site = field(default_factory=lambda: Site("", 0.0))
-    avoids: tuple[str, ...] = ()
-
-    @property
-    def node(self) -> str:
-        return self.site.node
-
-    @property
-    def slots(self) -> int:
-        return THREADS if self.role == "reader" else DECODER_SLOTS
-
-
-class Subscriber(Protocol):
-    """Who wants to know about the pool's members. Called from any thread; must return at once."""
-
-    def joined(self, member: Member) -> None:
-        """The member runs."""
-
-    def lost(self, member: Member, loss: WorkerFailure) -> None:
-        """The member is gone."""
-
-    def failed(self, error: IngestError) -> None:
-        """The pool cannot go on."""
-
-
-AVOID_SECONDS = 20.0
-"""If a node is dead, Ray says so within that time."""
-
-
-class Avoided:
-    """A pool's, guarded by its lock. `over` is called, on another thread, when a node was avoided for long enough."""
-
-    def __init__(self, over: Callable[[str], None], seconds: float = AVOID_SECONDS) -> None:
-        self._over, self._seconds = over, seconds
-        self._timers: dict[str, threading.Timer] = {}
-
-    def add(self, node: str) -> None:
-        """Avoid this node from now on."""
-        if node not in self._timers:
-            self._timers[node] = timer = threading.Timer(self._seconds, self._over, (node,))
-            timer.daemon = True
-            timer.start()
-
-    def end(self, node: str) -> None:
-        """Avoid it no more."""
-        self._timers.pop(node).cancel()
-
-    def clear(self) -> None:
-        """Avoid none, and call nobody any more."""
-        for node in list(self._timers):
-            self.end(node)
-
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes to avoid now; none where there is no other with a CPU."""
-        if not self._timers:
-            return ()
-        there = {
-            node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")
-        }
-        return tuple(sorted(self._timers)) if there - self._timers.keys() else ()
-
-
-def elsewhere(nodes: tuple[str, ...]) -> dict[str, Any]:
-    """The options of an actor that is on none of these nodes."""
-    return {"label_selector": {"ray.io/node-id": f"!in({','.join(nodes)})"}} if nodes else {}
-
-
-MAX_DEATHS_A_MINUTE = 30
+"""Tasks that a decoder has at a time: one that runs, and one to begin at once after it."""
+MAX_FAILURES_A_MINUTE = 30
+COOL_DOWN_SECONDS = 20.0
+"""If a node is dead, Ray declares it dead within this time."""
 
 _log = logging.getLogger("rayingest")
 _pools = itertools.count()
 
 
-class Pool:
-    """`workers` decoders (1 CPU each), and a reader on each of their nodes, shared by several loaders of a process.
+@dataclass(eq=False)
+class ActorHandle:
+    """One actor of a pool.
 
-    Actors are asked for when the first loader opens the pool. Where the cluster has fewer CPUs than all ranks ask for
-    together, they are asked for one by one, so that no rank takes another's first. Use it as a context manager, or
-    `close` it.
+    Attributes:
+        name: the actor's name in the cluster.
+        actor: Ray's handle, to call its methods.
+        info: where it runs; an empty node until it has started.
+        excluded: ids of the nodes that it was not to be placed on.
+    """
+
+    name: str
+    role: Role
+    actor: Any
+    info: NodeInfo = field(default_factory=lambda: NodeInfo("", 0.0))
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> str:
+        """The id of the node that the actor runs on."""
+        return self.info.node
+
+    @property
+    def slots(self) -> int:
+        """The number of tasks that the actor has at a time."""
+        return THREADS if self.role == "reader" else DECODER_SLOTS
+
+
+class Subscriber(Protocol):
+    """Receives changes of the pool's actors. Methods run on any thread and must return at once."""
+
+    def on_actor_started(self, handle: ActorHandle) -> None:
+        """An actor runs."""
+
+    def on_actor_lost(self, handle: ActorHandle, failure: WorkerFailure) -> None:
+        """An actor has ended, or cannot be reached."""
+
+    def on_pool_failed(self, error: IngestError) -> None:
+        """The pool cannot continue."""
+
+
+class Pool:
+    """A pool of `workers` decoders (1 CPU each) and a reader on each of their nodes.
+
+    Several loaders of a process can share it.
+
+    The first loader that uses the pool starts the actors. If the cluster has fewer CPUs than all
+    ranks request together, decoders are requested one by one, so that no rank takes another rank's
+    first decoder. Use the pool as a context manager, or `close` it.
+
+    Args:
+        workers: the number of decoders, 1 or more.
+        start_timeout: seconds to wait for the first decoder.
+
+    Raises:
+        ConfigError: an argument is not allowed.
     """
 
     @checked()
@@ -134,23 +120,24 @@ class Pool:
     ) -> None:
         self.workers, self.start_timeout = workers, start_timeout
         self.connection = Connection()
-        self.cpus = 0  # of the cluster, when a decoder was last asked for, or came
+        self.cpus = 0  # of the cluster, when a decoder was last requested or last started
         self.store_bytes = 0  # of this node's object store
         self._lock = threading.RLock()
-        self._members: dict[str, Member] = {}
-        self._pending: dict[str, Member] = {}
+        self._running: dict[str, ActorHandle] = {}
+        self._starting: dict[str, ActorHandle] = {}
+        # The reader requested for each node. A reader may run elsewhere if its node has no room.
         self._reader_nodes: dict[str, str] = {}
         self._subscribers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._numbers = {"reader": itertools.count(), "decoder": itertools.count()}
-        self._deaths: list[float] = []
-        self._avoided = Avoided(self._trust)
-        self._prefix = ""
+        self._failures: list[float] = []  # times of the last minute's
+        self._cool_down = CoolDown(self._end_cool_down)
+        self._prefix = ""  # of the actors' names; "" until the pool is opened
         self._opened = 0.0
         self._one_by_one = False
         self._closed = False
-        self._told = False
-        # Ray answers on a thread of its own, which must not call Ray in turn.
-        self._clerk = ThreadPoolExecutor(1, "rayingest-pool")
+        self._logged_fewer = False
+        # Ray runs callbacks on a thread of its own that must not call Ray, so this thread does.
+        self._callbacks = ThreadPoolExecutor(1, "rayingest-pool")
 
     def __enter__(self) -> Pool:
         return self
@@ -159,7 +146,7 @@ class Pool:
         self.close()
 
     def open(self, rank: int, world_size: int) -> None:
-        """Ask for the actors, if that has not been done."""
+        """Start the actors, if no loader has done so before."""
         self.connection.check_process()
         with self._lock:
             if self._closed:
@@ -174,211 +161,263 @@ class Pool:
             self._one_by_one = self.cpus < self.workers * world_size
             if self._one_by_one:
                 _log.warning(
-                    "%d rank(s) ask for %d decoders of 1 CPU each, the cluster has %d CPUs: "
-                    "going on with as many as there are, and taking more as they come",
+                    "%d rank(s) request %d decoders of 1 CPU each, the cluster has %d CPUs: "
+                    "starting as many as fit; the others start as CPUs become free",
                     world_size,
                     self.workers,
                     self.cpus,
                 )
             nodes = _nodes_alive()
-            if (
-                len(nodes) == 1
-            ):  # the reader's place is known before any decoder runs: they start side by side
-                self._add_reader(*nodes)
-            self._ask()
+            if len(nodes) == 1:
+                # All decoders will run here, so the reader can start beside them.
+                self._start_reader(*nodes)
+            self._start_missing()
 
     def resize(self, workers: int) -> None:
-        """Have so many decoders from now on: ask for more, or send those away that came last."""
+        """Set the number of decoders: start more, or stop those that started last."""
         with self._lock:
             if self._closed or not self._prefix:
                 return
             self.workers = workers
-            decoders = [member for member in self._members.values() if member.role == "decoder"]
-            asked = [member for member in self._pending.values() if member.role == "decoder"]
-            surplus = max(0, len(decoders) + len(asked) - workers)
-            for member in asked[len(asked) - min(surplus, len(asked)) :]:
-                del self._pending[member.name]
-                self.connection.kill(member.actor)
-            for member in decoders[len(decoders) - max(0, surplus - len(asked)) :]:
-                self._give_up(member, WorkerFailure.DISMISSED)
-            self._ask()
+            running = [handle for handle in self._running.values() if handle.role == "decoder"]
+            starting = [handle for handle in self._starting.values() if handle.role == "decoder"]
+            surplus = max(0, len(running) + len(starting) - workers)
+            for handle in starting[len(starting) - min(surplus, len(starting)) :]:
+                del self._starting[handle.name]
+                self.connection.kill(handle.actor)
+            for handle in running[len(running) - max(0, surplus - len(starting)) :]:
+                self._remove(handle, WorkerFailure.DISMISSED)
+            self._start_missing()
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Tell about members that run, and from now on about all that changes."""
+        """Report running actors to the subscriber, and all changes from now on."""
         with self._lock:
             self._subscribers.add(subscriber)
-            for member in self._members.values():
-                subscriber.joined(member)
+            for handle in self._running.values():
+                subscriber.on_actor_started(handle)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Tell no more."""
+        """Report no further changes to the subscriber."""
         with self._lock:
             self._subscribers.discard(subscriber)
 
     @property
-    def members(self) -> list[Member]:
+    def actors(self) -> list[ActorHandle]:
         """The actors that run."""
         with self._lock:
-            return list(self._members.values())
+            return list(self._running.values())
+
+    def count(self, role: Role) -> int:
+        """Return the number of running actors of a role."""
+        return sum(handle.role == role for handle in self.actors)
 
     def check_started(self) -> None:
-        """Raises WorkerError where no decoder could be had in `start_timeout` seconds; tells of fewer once."""
+        """Raise WorkerError if no decoder runs after `start_timeout` seconds; log if few do."""
         self.connection.check()
         with self._lock:
-            running = sum(member.role == "decoder" for member in self._members.values())
+            running = self.count("decoder")
             waited = time.monotonic() - self._opened
-            if running == self.workers or waited < self.start_timeout or self._told:
+            if running == self.workers or waited < self.start_timeout or self._logged_fewer:
                 return
-            if not running and not self._deaths:
-                raise WorkerError(no_decoder(self.workers, waited, *count_cpus()))
-            self._told = True
+            if not running and not self._failures:
+                raise WorkerError(explain_no_decoder(self.workers, waited, *count_cpus()))
+            self._logged_fewer = True
             _log.warning(
-                "going on with %d of %d decoders; the others come as CPUs do", running, self.workers
+                "continuing with %d of %d decoders; the others start as CPUs become free",
+                running,
+                self.workers,
             )
 
-    def report_dead(self, member: Member, error: BaseException, expected: bool = False) -> None:
-        """Somebody found the member dead or out of reach: it is given up and replaced, its node's others with it.
+    def report_failure(
+        self, handle: ActorHandle, error: BaseException, expected: bool = False
+    ) -> None:
+        """Remove an actor that a call found dead or unreachable, and start another.
 
-        `expected`: it had nothing but what had ended others before, so that this death is no sign of a broken cluster.
-        Out of reach means lost: a node that went without a word is declared dead only much later.
+        If its node is the cause, all actors of the node go. An unreachable actor counts as lost:
+        Ray declares a node dead only much later. `expected`: the actor had only a task that ended
+        other workers before, so its end is no sign of a broken cluster.
         """
         with self._lock:
-            if self._closed or member.name not in self._members or not self.connection.alive:
+            if self._closed or handle.name not in self._running or not self.connection.alive:
                 return
-            loss = (
+            failure = (
                 WorkerFailure.FOR_MEMORY
                 if isinstance(error, OutOfMemoryError)
                 else WorkerFailure.BY_ITSELF
             )
-            if isinstance(error, ActorUnavailableError) or member.node not in _nodes_alive():
-                loss = WorkerFailure.WITH_NODE
-                self._avoided.add(member.node)
-            gone = [member]
-            if loss is WorkerFailure.WITH_NODE:
-                gone = [other for other in self._members.values() if other.node == member.node]
-            for other in gone:
-                self._give_up(other, loss)
-            if expected or not self._too_many_deaths(member, loss):
-                self._ask()
+            if isinstance(error, ActorUnavailableError) or handle.node not in _nodes_alive():
+                failure = WorkerFailure.WITH_NODE
+                self._cool_down.start(handle.node)
+            lost = [handle]
+            if failure is WorkerFailure.WITH_NODE:
+                lost = [other for other in self._running.values() if other.node == handle.node]
+            for other in lost:
+                self._remove(other, failure)
+            if expected or not self._too_many_failures(handle, failure):
+                self._start_missing()
 
-    def _trust(self, node: str) -> None:
-        """Ask again, without avoiding the node, for what no other had room for."""
+    def _end_cool_down(self, node: str) -> None:
+        """Allow a node again, and restart the actors that wait because it was excluded."""
         with self._lock:
             if self._closed or not self.connection.alive:
                 return
-            self._avoided.end(node)
-            for member in list(self._pending.values()):
-                if node in member.avoids:
-                    del self._pending[member.name]
-                    self.connection.kill(member.actor)
-                    self._forget_reader(member)
-            self._ask()
-
-    def _give_up(self, member: Member, loss: WorkerFailure) -> None:
-        del self._members[member.name]
-        self.connection.kill(member.actor)
-        for subscriber in list(self._subscribers):
-            subscriber.lost(member, loss)
-        self._forget_reader(member)
-
-    def _forget_reader(self, member: Member) -> None:
-        """Whatever node it was for, which is not always the one that it was put on."""
-        self._reader_nodes = {
-            node: name for node, name in self._reader_nodes.items() if name != member.name
-        }
-
-    def _too_many_deaths(self, member: Member, loss: WorkerFailure) -> bool:
-        now = time.monotonic()
-        self._deaths = [then for then in self._deaths if now - then < 60] + [now]
-        if len(self._deaths) <= MAX_DEATHS_A_MINUTE:
-            return False
-        error = WorkerError(
-            f"{len(self._deaths)} workers died within a minute; lastly {member.name}: {loss.value}"
-        )
-        for subscriber in list(self._subscribers):
-            subscriber.failed(error)
-        return True
+            self._cool_down.end(node)
+            for handle in list(self._starting.values()):
+                if node in handle.excluded:
+                    del self._starting[handle.name]
+                    self.connection.kill(handle.actor)
+                    self._forget_reader(handle)
+            self._start_missing()
 
     def close(self) -> None:
-        """End all actors. Idempotent; does nothing in a forked process, whose pool it is not."""
+        """End all actors. Idempotent; does nothing in a forked process, which has no actors."""
         if not self.connection.here:
             return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            members = [*self._members.values(), *self._pending.values()]
-            self._members.clear()
-            self._pending.clear()
-            self._avoided.clear()
-        self._clerk.shutdown(wait=False, cancel_futures=True)
-        for member in members:
-            self.connection.kill(member.actor)
+            handles = [*self._running.values(), *self._starting.values()]
+            self._running.clear()
+            self._starting.clear()
+            self._cool_down.clear()
+        self._callbacks.shutdown(wait=False, cancel_futures=True)
+        for handle in handles:
+            self.connection.kill(handle.actor)
 
-    def _ask(self) -> None:
-        """Ask for the decoders that are lacking, and for a reader on every node with decoders."""
+    def _remove(self, handle: ActorHandle, failure: WorkerFailure) -> None:
+        del self._running[handle.name]
+        self.connection.kill(handle.actor)
+        for subscriber in list(self._subscribers):
+            subscriber.on_actor_lost(handle, failure)
+        self._forget_reader(handle)
+
+    def _forget_reader(self, handle: ActorHandle) -> None:
+        self._reader_nodes = {
+            node: name for node, name in self._reader_nodes.items() if name != handle.name
+        }
+
+    def _too_many_failures(self, handle: ActorHandle, failure: WorkerFailure) -> bool:
+        now = time.monotonic()
+        self._failures = [then for then in self._failures if now - then < 60] + [now]
+        if len(self._failures) <= MAX_FAILURES_A_MINUTE:
+            return False
+        error = WorkerError(
+            f"{len(self._failures)} workers failed within a minute; the last one was "
+            f"{handle.name}: {failure.value}"
+        )
+        for subscriber in list(self._subscribers):
+            subscriber.on_pool_failed(error)
+        return True
+
+    def _start_missing(self) -> None:
+        """Start the decoders that are missing, and a reader on every node with decoders."""
         if not self.connection.alive:
             return
         self.cpus = total_cpus()
-        everyone = [*self._members.values(), *self._pending.values()]
-        lacking = self.workers - sum(member.role == "decoder" for member in everyone)
+        handles = [*self._running.values(), *self._starting.values()]
+        missing = self.workers - sum(handle.role == "decoder" for handle in handles)
         if self._one_by_one:
-            lacking = min(
-                lacking, 0 if any(m.role == "decoder" for m in self._pending.values()) else 1
-            )
-        for _ in range(lacking):
-            self._add("decoder", Decoder, num_cpus=1, allow_out_of_order_execution=True)
-        for node in {member.node for member in self._members.values() if member.role == "decoder"}:
+            waiting = any(handle.role == "decoder" for handle in self._starting.values())
+            missing = min(missing, 0 if waiting else 1)
+        for _ in range(missing):
+            self._start("decoder", Decoder, num_cpus=1, allow_out_of_order_execution=True)
+        for node in {handle.node for handle in self._running.values() if handle.role == "decoder"}:
             if node not in self._reader_nodes:
-                self._add_reader(node)
+                self._start_reader(node)
 
-    def _add_reader(self, node: str) -> None:
+    def _start_reader(self, node: str) -> None:
         strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=True)
-        name = self._add(
+        name = self._start(
             "reader", Reader, num_cpus=0, max_concurrency=THREADS, scheduling_strategy=strategy
         )
         self._reader_nodes[node] = name
 
-    def _add(self, role: Role, actor: type, **options: Any) -> str:
+    def _start(self, role: Role, actor: type, **options: Any) -> str:
         name = f"{self._prefix}:{role}{next(self._numbers[role])}"
-        avoids = self._avoided.nodes()
-        options |= elsewhere(avoids)
-        made = (
+        excluded = self._cool_down.nodes()
+        options |= exclude_nodes(excluded)
+        remote = (
             ray.remote(concurrency_groups={CONTROL: 1})(actor)
             if role == "decoder"
             else ray.remote(actor)
         )
-        member = Member(name, role, self.connection.make(made, name=name, **options), avoids=avoids)
-        self._pending[name] = member
-        self.connection.call(member.actor.site).future().add_done_callback(
-            partial(self._hear_from, member)
+        handle = ActorHandle(
+            name, role, self.connection.make(remote, name=name, **options), excluded=excluded
         )
+        self._starting[name] = handle
+        started = self.connection.call(handle.actor.node_info).future()
+        started.add_done_callback(partial(self._on_started, handle))
         return name
 
-    def _hear_from(self, member: Member, future: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
-            self._clerk.submit(self._arrived, member, future)
+    def _on_started(self, handle: ActorHandle, future: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the pool was closed meanwhile
+            self._callbacks.submit(self._add, handle, future)
 
-    def _arrived(self, member: Member, future: Any) -> None:
-        """A new actor answered with its node, or did not start."""
+    def _add(self, handle: ActorHandle, future: Any) -> None:
+        """Add a new actor that has started, or replace one that has not."""
         error = future.exception()
         with self._lock:
-            gone = self._closed or not self.connection.alive
-            if gone or self._pending.pop(member.name, None) is None:
+            ended = self._closed or not self.connection.alive
+            if ended or self._starting.pop(handle.name, None) is None:
                 return
             if error is not None:
-                _log.warning("%s did not start: %s", member.name, error)
+                _log.warning("%s did not start: %s", handle.name, error)
                 for subscriber in list(self._subscribers):
-                    subscriber.lost(member, WorkerFailure.BY_ITSELF)
-                self._forget_reader(member)
-                if not self._too_many_deaths(member, WorkerFailure.BY_ITSELF):
-                    self._ask()
+                    subscriber.on_actor_lost(handle, WorkerFailure.BY_ITSELF)
+                self._forget_reader(handle)
+                if not self._too_many_failures(handle, WorkerFailure.BY_ITSELF):
+                    self._start_missing()
                 return
-            member.site = future.result()
-            self._members[member.name] = member
+            handle.info = future.result()
+            self._running[handle.name] = handle
             for subscriber in list(self._subscribers):
-                subscriber.joined(member)
-            self._ask()
+                subscriber.on_actor_started(handle)
+            self._start_missing()
+
+
+class CoolDown:
+    """The nodes that were unreachable a short time ago: no new actor is placed on them.
+
+    Ray declares a dead node dead only after many seconds, and would place actors there meanwhile. A
+    node that was only slow is as good as any other afterwards, and may be the only one.
+
+    The pool's lock guards it. `over` runs on another thread when a node's cool-down has ended.
+    """
+
+    def __init__(self, over: Callable[[str], None], seconds: float = COOL_DOWN_SECONDS) -> None:
+        self._over, self._seconds = over, seconds
+        self._timers: dict[str, threading.Timer] = {}
+
+    def start(self, node: str) -> None:
+        """Place no actor on this node for the next `seconds`."""
+        if node not in self._timers:
+            self._timers[node] = timer = threading.Timer(self._seconds, self._over, (node,))
+            timer.daemon = True
+            timer.start()
+
+    def end(self, node: str) -> None:
+        """Allow actors on this node again."""
+        self._timers.pop(node).cancel()
+
+    def clear(self) -> None:
+        """End all cool-downs without calling `over`."""
+        for node in list(self._timers):
+            self.end(node)
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the nodes to exclude now; none if no other node has a CPU."""
+        if not self._timers:
+            return ()
+        usable = {
+            node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")
+        }
+        return tuple(sorted(self._timers)) if usable - self._timers.keys() else ()
+
+
+def exclude_nodes(nodes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options of an actor that Ray must not place on these nodes."""
+    return {"label_selector": {"ray.io/node-id": f"!in({','.join(nodes)})"}} if nodes else {}
 
 
 def _nodes_alive() -> set[str]:

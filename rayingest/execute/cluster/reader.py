@@ -1,6 +1,7 @@
-"""The reader actor: fetches blocks from storage and puts them into the object store. I/O-bound, so it has threads.
+"""The reader actor: reads blocks from storage into the object store.
 
-Owns no policy; knows streams by key.
+It waits for storage most of the time, so it has threads and needs no CPU of its own. Owns no
+policy; knows streams by key.
 """
 
 from __future__ import annotations
@@ -16,24 +17,28 @@ import pyarrow as pa
 import ray
 
 from rayingest.errors import IngestError
-from rayingest.execute.cluster.node_info import Site, Usage, here, own_usage
+from rayingest.execute.cluster.node_info import NodeInfo, Usage, own_node_info, own_usage
 from rayingest.execute.work import Spans, Work
 from rayingest.storage.files import Counters
 
 THREADS = 32
-"""Reads at a time: at 100 ms each, and 2 MiB a block, some 600 MB a second."""
+"""Concurrent reads of a reader: with 100 ms and 2 MiB per block, about 600 MB/s."""
 BLOCK_OVERHEAD = 2048
 """Bytes that a raw block takes in the store besides its buffers."""
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """What a read took: bytes of each block in the store, seconds, what storage counted meanwhile, and what there is to
-    say of each block (`Work.notes`). Fewer blocks than were asked for where there are no more yet; `left` are the bytes
-    of those that come next, for which there was no room.
+class ReadResult:
+    """The result of a read, without the blocks.
 
-    Or the `error` for which there are no blocks: told so, and not raised, as Ray logs each error of a block not asked
-    for, which none of them is.
+    Attributes:
+        nbytes: bytes of each block in the store. Fewer blocks than requested if no more exist yet.
+        seconds: how long the read took.
+        counters: what storage counted meanwhile.
+        notes: `Work.notes` of the blocks.
+        left: bytes of the next blocks, which exceeded the read's room.
+        error: why there are no blocks. A value and not raised: Ray would log an error for each
+            block that is never fetched, which is all of them.
     """
 
     nbytes: tuple[int, ...]
@@ -45,42 +50,47 @@ class Fetched:
 
 
 class Reader:
-    """`read` gives 1 + n objects for n blocks: `Fetched`, then the blocks."""
+    """Its `read` returns 1 + n objects for n blocks: a `ReadResult`, then the blocks."""
 
     def __init__(self) -> None:
-        # Ray's own way with tables takes slices into account, which these are not, and imports pandas for it.
+        # Ray's own serializer handles slices, which these tables are not, and imports pandas for
+        # it.
         ray.util.register_serializer(pa.Table, serializer=_columns, deserializer=_table)
         self._work: dict[str, Work] = {}
-        self._told: dict[str, Counters] = {}
+        self._reported: dict[str, Counters] = {}
         self._lock = threading.Lock()
 
-    def site(self) -> Site:
-        """Where this runs; an answer also tells that it runs."""
-        return here()
+    def node_info(self) -> NodeInfo:
+        """Return where this actor runs. The result also shows that it has started."""
+        return own_node_info()
 
     def usage(self) -> Usage:
-        """What this process takes."""
+        """Return what this process uses."""
         return own_usage()
 
     def register(self, key: str, work: Work) -> None:
-        """From now on, `key` means this stream."""
+        """Accept reads of the stream `key` from now on."""
         self._work[key] = work
 
     def forget(self, key: str) -> None:
-        """The stream has ended."""
+        """End the stream `key`."""
         work = self._work.pop(key, None)
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         if work is not None:
             work.close()
 
     def read(self, key: str, spans: Spans, room: int) -> list[Any]:
-        """[Fetched, *blocks], None for each block that there is not, nothing but None for a stream forgotten. The first
-        that would go beyond `room` bytes and all behind it are left.
+        """Read blocks up to `room` bytes together; the first block that exceeds it ends the read.
+
+        Returns [ReadResult, *blocks] with None for each missing block; None throughout if the
+        stream has ended.
         """
         begun = time.perf_counter()
         nothing = [None] * sum(len(span.blocks) for span in spans)
         work = self._work.get(key)
-        if work is None:  # nobody awaits the answer any more, and Ray would log an error
+        if (
+            work is None
+        ):  # the stream has ended: no caller reads the result, and Ray would log an error
             return [None, *nothing]
         failed: IngestError | None = None
         tables: list[pa.Table] = []
@@ -89,15 +99,15 @@ class Reader:
         except IngestError as error:
             failed = error
         with self._lock:
-            told, self._told[key] = self._told.get(key, Counters()), work.counters
-            counters = self._told[key] - told
+            before, self._reported[key] = self._reported.get(key, Counters()), work.counters
+            counters = self._reported[key] - before
         nbytes = tuple(table.nbytes + BLOCK_OVERHEAD for table in tables)
         fit = bisect_right([*accumulate(nbytes)], room)
         notes = work.notes(tables[:fit])
-        fetched = Fetched(
+        result = ReadResult(
             nbytes[:fit], time.perf_counter() - begun, counters, notes, nbytes[fit:], failed
         )
-        return [fetched, *tables[:fit], *nothing[fit:]]
+        return [result, *tables[:fit], *nothing[fit:]]
 
 
 def _columns(table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Schema]:

@@ -1,7 +1,7 @@
-"""The briefing: how each worker gets a stream's description, readers at once, decoders with the schema of its samples.
+"""Register a stream with each worker: readers at once, decoders with the schema of the samples.
 
-Owns the description in the object store, and which decoder learns the schema for all of them. For one thread, the
-feeder's. Knows no tasks.
+Owns the stream's description in the object store, and which decoder learns the schema for all. For
+one thread, the feeder's. Knows no tasks.
 """
 
 from __future__ import annotations
@@ -15,155 +15,170 @@ import ray
 import ray.exceptions as rx
 
 from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError, WorkerError
-from rayingest.execute.cluster.connection import DEATHS
-from rayingest.execute.cluster.pool import Member, Pool
+from rayingest.execute.cluster.connection import ACTOR_ERRORS
+from rayingest.execute.cluster.pool import ActorHandle, Pool
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import Head, Work
 
-_TRIES = 2
-"""So many decoders may die while they learn from a block's first samples before the next block's are taken."""
+_ATTEMPTS = 2
+"""Decoders that may die while they learn from a block's samples, before the next block is used."""
 
-Call = Callable[[Any, str, Member], None]
-"""(reference, kind, member): have the answer told as an arrival of that kind."""
+OnResult = Callable[[Any, str, ActorHandle], None]
+"""(reference, kind, handle): post the result of a call on this actor as an arrival of that kind."""
 
 
-class _InStore:
-    """A description that workers are given, in the object store. Raises ConfigError where it cannot be put there."""
+class _StoredWork:
+    """A stream's description in the object store. Raises ConfigError if it cannot be put there."""
 
     def __init__(self, work: Work, put: Callable[[Work], Any]) -> None:
         self._work, self._put = work, put
-        self._ref = _shipped(work, put)
+        self._ref = _put_work(work, put)
 
     @property
     def ref(self) -> Any:
-        """A reference to it."""
+        """A reference to the description."""
         if self._ref is None:
-            self._ref = _shipped(self._work, self._put)
+            self._ref = _put_work(self._work, self._put)
         return self._ref
 
-    def node_lost(self) -> None:
-        """Whoever comes from now on is given another copy: Ray asks any node that has one, and where that is the lost
-        node it asks another only after 10 s (`pull_timeout_ms`), or when the lost one is declared dead.
+    def drop_copy(self) -> None:
+        """Use a new copy from now on, because a node was lost.
+
+        Ray fetches an object from any node that has it. If that is the lost node, Ray tries another
+        one only after 10 s (`pull_timeout_ms`), or once the lost node is declared dead.
         """
         self._ref = None
 
 
 class Registration:
-    """One stream's. Raises ConfigError for a description that cannot be sent to workers."""
+    """Registers one stream. Raises ConfigError if its description cannot be sent to workers."""
 
-    def __init__(self, stream: Stream, pool: Pool, key: str, call: Call) -> None:
-        self._stream, self._pool, self._key, self._call = stream, pool, key, call
-        self._work = _InStore(stream.work, pool.connection.put)
-        self._learnt: _InStore | None = None
+    def __init__(self, stream: Stream, pool: Pool, key: str, on_result: OnResult) -> None:
+        self._stream, self._pool, self._key, self._on_result = stream, pool, key, on_result
+        self._work = _StoredWork(stream.work, pool.connection.put)
+        self._work_with_schema: _StoredWork | None = None
         self._heads: list[Head] = []
-        self._waiting: list[Member] = []  # decoders, until the first of them has learnt the schema
-        self._learner: Member | None = None
+        # Decoders that wait until the first of them has learned the schema.
+        self._waiting: list[ActorHandle] = []
+        self._learner: ActorHandle | None = None
         self._begun = 0.0
-        self._deaths = 0
+        self._failures = 0
 
     @property
     def learning(self) -> bool:
-        """Whether a decoder learns the schema now."""
+        """Whether a decoder is learning the schema."""
         return self._learner is not None
 
-    def introduce(self, member: Member) -> None:
-        """Give a new member the stream; a decoder as soon as the schema is known, which the first one learns."""
-        if member.role == "reader":
-            self._register(member, self._work)
+    def add(self, handle: ActorHandle) -> None:
+        """Register the stream with a new actor; a decoder waits until the schema is known."""
+        if handle.role == "reader":
+            self._register(handle, self._work)
         else:
-            self._waiting.append(member)
-            self.go_on()
+            self._waiting.append(handle)
+            self.advance()
 
-    def learnt(self, member: Member, future: Any) -> None:
-        """A decoder learnt the schema, or could not. Raises what is wrong with the data or the description."""
-        if member is not self._learner:
+    def on_schema(self, handle: ActorHandle, future: Any) -> None:
+        """Take the schema that a decoder has learned.
+
+        Raises:
+            IngestError: the data or the description has an error.
+            WorkerError: too many decoders died of the first samples.
+        """
+        if handle is not self._learner:
             return
         self._learner = None
         error = future.exception()
         if error is None:
             work = future.result()
             self._stream.learnt(work)
-            self._learnt = _InStore(work, self._pool.connection.put)
-        elif isinstance(error, DEATHS):
-            self._deaths += 1
-            if self._deaths % _TRIES == 0:  # a sample that ends its worker, it seems
+            self._work_with_schema = _StoredWork(work, self._pool.connection.put)
+        elif isinstance(error, ACTOR_ERRORS):
+            self._failures += 1
+            if self._failures % _ATTEMPTS == 0:  # a sample of this block probably ends its worker
                 del self._heads[0]
             if not self._heads:
                 raise WorkerError(
-                    f"{self._deaths} decoders died of the first samples of the data, or took longer for them than "
-                    f"decode_timeout, lastly: {error}"
+                    f"{self._failures} decoders died while they decoded the first samples of the "
+                    f"data, or exceeded decode_timeout; the last error: {error}"
                 )
-            self._pool.report_dead(member, error)
+            self._pool.report_failure(handle, error)
         else:
-            raise refusal(error)
-        self.go_on()
+            raise registration_error(error)
+        self.advance()
 
-    def end_learner(self, begun_before: float) -> None:
-        """End the decoder that learns, and has since before then: what it is at may never end."""
+    def end_slow_learner(self, begun_before: float) -> None:
+        """Kill the decoder that has been learning since before then: it may never finish."""
         if self._learner is not None and self._begun < begun_before:
             self._begun = math.inf
             self._pool.connection.kill(self._learner.actor)
 
-    def lost(self, member: Member, with_node: bool) -> None:
-        """A member is gone, perhaps with its node."""
+    def remove(self, handle: ActorHandle, with_node: bool) -> None:
+        """Remove an actor that was lost, perhaps with its node."""
         if with_node:
-            for kept in filter(None, (self._work, self._learnt)):
-                kept.node_lost()
-        if member in self._waiting:
-            self._waiting.remove(member)
-        if member is self._learner:
+            for stored in filter(None, (self._work, self._work_with_schema)):
+                stored.drop_copy()
+        if handle in self._waiting:
+            self._waiting.remove(handle)
+        if handle is self._learner:
             self._learner = None
-        self.go_on()
+        self.advance()
 
-    def go_on(self) -> None:
-        """Something is known that was not: have decoders take the stream up, or one of them learn what they need."""
-        if self._learnt is None and self._waiting and (known := self._stream.known()) is not None:
-            kept = known is self._stream.work
-            self._learnt = self._work if kept else _InStore(known, self._pool.connection.put)
-        if self._learnt is not None:
-            for member in self._waiting:
-                self._register(member, self._learnt)
+    def advance(self) -> None:
+        """Register waiting decoders if the schema is known; otherwise let one of them learn it."""
+        if self._work_with_schema is None and self._waiting:
+            ready = self._stream.known()
+            if ready is not None:
+                self._work_with_schema = (
+                    self._work
+                    if ready is self._stream.work
+                    else _StoredWork(ready, self._pool.connection.put)
+                )
+        if self._work_with_schema is not None:
+            for handle in self._waiting:
+                self._register(handle, self._work_with_schema)
             self._waiting.clear()
         elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner, self._begun = self._waiting[0], time.monotonic()
             self._heads = self._heads or self._stream.heads()
-            learnt = self._pool.connection.call(
+            schema = self._pool.connection.call(
                 self._learner.actor.learn, self._work.ref, self._heads
             )
-            self._call(learnt, "learnt", self._learner)
+            self._on_result(schema, "schema", self._learner)
 
-    def _register(self, member: Member, work: _InStore) -> None:
-        registered = self._pool.connection.call(member.actor.register, self._key, work.ref)
-        self._call(registered, "registered", member)
+    def _register(self, handle: ActorHandle, work: _StoredWork) -> None:
+        registered = self._pool.connection.call(handle.actor.register, self._key, work.ref)
+        self._on_result(registered, "registered", handle)
 
 
-def refusal(error: BaseException) -> IngestError:
-    """What to raise where a worker could not take the description up."""
+def registration_error(error: BaseException) -> IngestError:
+    """Return the error to raise if a worker could not take the description."""
     cause = error.cause if isinstance(error, rx.RayTaskError) else error
     if isinstance(cause, EndOfStreamError):
-        return DataError(f"fewer records than when they were first read: {cause}", transient=True)
+        return DataError(f"fewer records than at the first read: {cause}", transient=True)
     if isinstance(cause, IngestError):
         return cause
     last = str(error).strip().splitlines()[-1]
     return ConfigError(
-        f"the workers cannot take up the description of the data: {last}; what it uses must be importable "
-        "there: install it, or give ray.init a runtime_env with working_dir or py_modules"
+        f"the workers cannot load the description of the data: {last}; the modules that it uses "
+        "must be importable on the workers: install them, or give ray.init a runtime_env with "
+        "working_dir or py_modules"
     )
 
 
-def _shipped(work: Work, put: Callable[[Work], Any]) -> Any:
+def _put_work(work: Work, put: Callable[[Work], Any]) -> Any:
     try:
         return put(work)
     except Exception as error:
-        stages = [type(stage).__name__ for stage in work.stages if not _can_be_sent(stage)]
+        stages = [type(stage).__name__ for stage in work.stages if not _is_serializable(stage)]
+        reason = str(error).strip().splitlines()[0].rstrip(":")
         raise ConfigError(
-            f"the description of the data ({', '.join(stages) or 'collate'}) cannot be sent to the workers: "
-            f"{str(error).strip().splitlines()[0]}; leave locks, files and connections to the worker: a class given to "
-            ".map is set up there"
+            f"the description of the data ({', '.join(stages) or 'collate'}) cannot be sent to the "
+            f"workers: {reason}; create locks, files and connections on the worker, in a class "
+            "given to .map"
         ) from error
 
 
-def _can_be_sent(value: Any) -> bool:
+def _is_serializable(value: Any) -> bool:
     try:
         ray.cloudpickle.dumps(value)
     except Exception:

@@ -1,6 +1,6 @@
-"""What decoders made must survive the way to the training process: which values would not, and whose they are.
+"""Check that decoded values can be sent to the training process, and name the one that cannot.
 
-Looked at before it is sent, as Ray would say no more than that the task failed.
+The decoder checks before it returns them: Ray itself would report only that the task failed.
 """
 
 from __future__ import annotations
@@ -19,38 +19,42 @@ from rayingest.transforms.open_block import OpenBlock
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 
 
-def check_sendable(
-    made: Columns | list[dict[str, Any]],
+def check_serializable(
+    result: Columns | list[dict[str, Any]],
     rows: Rows,
     bad: Collection[int],
     blocks: Sequence[OpenBlock],
 ) -> None:
-    """ConfigError that names field and sample, unless all values of columns, or of samples, can be sent.
+    """Raise ConfigError with field and sample if a value cannot be sent.
 
-    They were made of these rows of blocks, those at the `bad` places left out. The first sample that cannot is named.
+    `result` was made of these rows of blocks, without the rows at the `bad` places. The error names
+    the first sample that cannot be sent.
     """
-    doubtful = list(_doubtful(made))
-    if not doubtful or _refusal([value for _, _, value in doubtful]) is None:
+    doubtful = list(_doubtful(result))
+    if not doubtful or _pickle_error([value for _, _, value in doubtful]) is None:
         return
     for place, name, value in sorted(doubtful, key=lambda one: one[0]):
-        error = _refusal(value)
+        error = _pickle_error(value)
         if error is not None:
             good = np.delete(np.arange(len(rows.ordinals)), list(bad))
-            what = f"field {name!r} is a {type(value).__qualname__}, which cannot be sent to the training process"
-            mend = "make it a number, an array, text or bytes in .map, or leave it out with .select"
-            told = DataError(f"{what} ({error}): {mend}", **rows.where(blocks, good[place]))
-            raise ConfigError(str(told)) from error
+            reason = (
+                f"field {name!r} is a {type(value).__qualname__}, which cannot be sent to the "
+                f"training process ({error}): convert it to a number, an array, text or bytes in "
+                ".map, or leave it out with .select"
+            )
+            located = DataError(reason, **rows.where(blocks, good[place]))
+            raise ConfigError(str(located)) from error
 
 
-def _doubtful(made: Columns | list[dict[str, Any]]) -> Iterator[tuple[int, str, Any]]:
-    """Place, field and value, of those that are more than numbers, text and what holds such."""
-    if not isinstance(made, dict):
-        for place, sample in enumerate(made):
+def _doubtful(result: Columns | list[dict[str, Any]]) -> Iterator[tuple[int, str, Any]]:
+    """Yield place, field and value of every value that is not plainly serializable."""
+    if not isinstance(result, dict):
+        for place, sample in enumerate(result):
             yield from (
                 (place, name, value) for name, value in sample.items() if not _is_plain(value)
             )
         return
-    for name, column in made.items():
+    for name, column in result.items():
         if not _is_plain(column):
             yield from (
                 (place, name, value) for place, value in enumerate(column) if not _is_plain(value)
@@ -58,9 +62,10 @@ def _doubtful(made: Columns | list[dict[str, Any]]) -> Iterator[tuple[int, str, 
 
 
 def _is_plain(value: Any) -> bool:
+    """Return whether the value is a number, text, an array of numbers, or a container of these."""
     try:
         return _is_plain_inside(value)
-    except RecursionError:  # which pickling may meet as well
+    except RecursionError:  # pickling may fail with it as well
         return False
 
 
@@ -77,8 +82,8 @@ def _is_plain_inside(value: Any) -> bool:
     return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain_inside, value))
 
 
-def _refusal(value: Any) -> Exception | None:
-    """Why it cannot be pickled, None where it can; the data of arrays is not copied for it."""
+def _pickle_error(value: Any) -> Exception | None:
+    """Return why the value cannot be pickled, None if it can. Does not copy the data of arrays."""
     try:
         ray.cloudpickle.dumps(value, protocol=5, buffer_callback=lambda _: None)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""What the workers of each node said that it took, and what they gave.
+"""Measure where time goes: what the training loop waits for, and how long the workers take.
 
-Owns these figures of one stream; knows no tasks.
+Owns these figures of one stream. Knows no tasks.
 """
 
 from __future__ import annotations
@@ -9,19 +9,55 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayingest.execute.cluster.decoder import Decoded
-from rayingest.execute.cluster.reader import Fetched
+from rayingest.execute.cluster.decoder import DecodeResult
+from rayingest.execute.cluster.reader import ReadResult
 from rayingest.plan.figures.histogram import Histogram, together
 from rayingest.plan.figures.metrics import NODES, STALLS
 
 _SHORT_ID = 8
-"""So many characters of a node's id tell it from others, on Ray's dashboard too."""
+"""This many characters of a node's id identify it, on Ray's dashboard too."""
+
+
+class Stalls:
+    """Seconds that the training loop waited, by what the batch that is due lacked at each moment.
+
+    The consumer's thread calls `begin_wait` and `end_wait`, the feeder's thread `set_lack`. `clock`
+    returns seconds. `lack` is one of `metrics.STALLS`, or "" if the batch lacks nothing known.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds = dict.fromkeys(STALLS, 0.0)
+        self._waiting_since: float | None = None
+        self._counted = clock()  # waits before this moment are in `_seconds`
+        self.lack = "workers"
+
+    def stats(self) -> dict[str, float]:
+        """Return `stall_<cause>_seconds` for all causes."""
+        return {f"stall_{cause}_seconds": seconds for cause, seconds in self._seconds.items()}
+
+    def begin_wait(self) -> None:
+        """The consumer begins to wait for a batch."""
+        self._waiting_since = self._clock()
+
+    def end_wait(self) -> None:
+        """The consumer has its batch, or an error."""
+        self._waiting_since = None
+
+    def set_lack(self, lack: str) -> None:
+        """Count the time until now for the previous lack; from now on the batch lacks this."""
+        now, since = self._clock(), self._waiting_since
+        if since is not None and self.lack:
+            self._seconds[self.lack] += max(0.0, now - max(since, self._counted))
+        self._counted, self.lack = now, lack
 
 
 @dataclass
-class _Timings:
-    """Of one node's workers: `queue_seconds` is how long tasks were on their way or waited for them to begin,
-    `transfer_seconds` how long what they had decoded was on its way to the trainer.
+class _NodeTimings:
+    """The figures of one node's workers.
+
+    `queue_seconds`: from sending a task until its worker begins it. `transfer_seconds`: from the
+    end of a decode until its output is in the trainer's store.
     """
 
     queue_seconds: float = 0.0
@@ -45,73 +81,43 @@ class _Timings:
 
 
 class Timings:
-    """By node. Written by one thread, read by any."""
+    """What the workers report, by node. One thread writes, any thread reads."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Timings] = {}
+        self._nodes: dict[str, _NodeTimings] = {}
 
-    def see_read(self, node: str, fetched: Fetched, took: float) -> None:
-        """A read ended, with its blocks or without, so many seconds after it was asked for."""
+    def add_read(self, node: str, result: ReadResult, took: float) -> None:
+        """Add a read that ended, with or without an error, `took` seconds after it was sent."""
         timings = self._of(node)
-        timings.storage_retries += fetched.counters.retries
-        timings.cache_hits += fetched.counters.cache_hits
-        timings.cache_misses += fetched.counters.cache_misses
-        if fetched.error is None:
-            timings.queue_seconds += max(0.0, took - fetched.seconds)
-            timings.read_seconds += fetched.seconds
-            timings.read_durations.add(fetched.seconds)
-            timings.bytes_read += sum(fetched.nbytes)
+        timings.storage_retries += result.counters.retries
+        timings.cache_hits += result.counters.cache_hits
+        timings.cache_misses += result.counters.cache_misses
+        if result.error is None:
+            timings.queue_seconds += max(0.0, took - result.seconds)
+            timings.read_seconds += result.seconds
+            timings.read_durations.add(result.seconds)
+            timings.bytes_read += sum(result.nbytes)
 
-    def see_decode(
-        self, node: str, decoded: Decoded, samples: int, took: float, transfer_seconds: float
+    def add_decode(
+        self, node: str, result: DecodeResult, samples: int, took: float, transfer_seconds: float
     ) -> None:
-        """A decode's outputs are here; it was done so many seconds after it was asked for."""
+        """Add a decode that ended `took` seconds after it was sent, and whose output is here."""
         timings = self._of(node)
-        timings.queue_seconds += max(0.0, took - decoded.seconds)
-        timings.decode_durations.add(decoded.seconds)
-        timings.decode_seconds += decoded.seconds
+        timings.queue_seconds += max(0.0, took - result.seconds)
+        timings.decode_durations.add(result.seconds)
+        timings.decode_seconds += result.seconds
         timings.transfer_seconds += transfer_seconds
-        timings.bytes_decoded += sum(part.nbytes for part in decoded.parts)
+        timings.bytes_decoded += sum(part.nbytes for part in result.parts)
         timings.samples_decoded += samples
 
     def stats(self) -> dict[str, Any]:
-        """All together, and by node."""
+        """Return the totals, and the figures of each node under `NODES`."""
         nodes = {node: timings.stats() for node, timings in list(self._nodes.items())}
         total = {}
-        for figure, nothing in _Timings().stats().items():
+        for figure, nothing in _NodeTimings().stats().items():
             parts = [figures[figure] for figures in nodes.values()]
             total[figure] = together(parts) if isinstance(nothing, list) else sum(parts)
         return {**total, NODES: nodes}
 
-    def _of(self, node: str) -> _Timings:
-        return self._nodes.setdefault(node[:_SHORT_ID], _Timings())
-
-
-class Stalls:
-    """`clock` gives seconds. `lack`: what the batch lacks now, "workers" to begin with."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._seconds = dict.fromkeys(STALLS, 0.0)
-        self._waiting_since: float | None = None
-        self._looked = clock()
-        self.lack = "workers"
-
-    def stats(self) -> dict[str, float]:
-        """`stall_<cause>_seconds` for all causes."""
-        return {f"stall_{cause}_seconds": seconds for cause, seconds in self._seconds.items()}
-
-    def wait(self) -> None:
-        """The consumer begins to wait."""
-        self._waiting_since = self._clock()
-
-    def served(self) -> None:
-        """It has what it waited for."""
-        self._waiting_since = None
-
-    def passed(self, lack: str) -> None:
-        """Until now the batch lacked what was said the last time, from now on this; "" for nothing that is known."""
-        now, since = self._clock(), self._waiting_since
-        if since is not None and self.lack:
-            self._seconds[self.lack] += max(0.0, now - max(since, self._looked))
-        self._looked, self.lack = now, lack
+    def _of(self, node: str) -> _NodeTimings:
+        return self._nodes.setdefault(node[:_SHORT_ID], _NodeTimings())

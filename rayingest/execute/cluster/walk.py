@@ -1,6 +1,7 @@
-"""The walk over a stream from one start on: the steps that dispatch took up and that are not yet delivered.
+"""Walk over a stream's steps from a start on: planned, taken up by dispatch, not yet delivered.
 
-Owns who stands in for whom in them, each walk for itself: dispatch may still hear of the walk before.
+Owns the replacements of bad samples in these steps. Each walk has its own, because dispatch may
+still report on the walk before.
 """
 
 from __future__ import annotations
@@ -16,31 +17,30 @@ from rayingest.plan.order.step_samples import StepSamples
 
 
 class Walk:
-    """From a position up to and without epoch `epochs`, or for ever; `known` is what walks before found."""
+    """The steps from a position up to, but not including, epoch `epochs`; None: without end.
+
+    `known` remembers the bad samples of earlier walks.
+    """
 
     def __init__(
         self, stream: Stream, epoch: int, step: int, epochs: int | None, known: Known
     ) -> None:
-        self._stream, self._position, self._epochs, self._known = (
-            stream,
-            (epoch, step),
-            epochs,
-            known,
-        )
+        self._stream, self._position, self._epochs = stream, (epoch, step), epochs
+        self._known = known
         self._steps: deque[FilledStep] = deque()
-        self._first = 0
-        self._begins = {epoch: -step}  # steps from the start to the begin of each epoch
+        self._first = 0  # the number of `_steps[0]`, counted from the start
+        self._begins = {epoch: -step}  # the number of each epoch's first step
 
     def start(self) -> ev.Start:
-        """What dispatch is told."""
-        return ev.Start(self._work(), self._stand_in if self._stream.work.skip else None)
+        """Return the event that starts dispatch on these steps."""
+        return ev.Start(self._work(), self._replace if self._stream.work.skip else None)
 
     def samples(self, step: int) -> StepSamples:
-        """What a step is made of now; steps are counted from the start."""
+        """Return the samples of a step as they are now; steps are counted from the start."""
         return self._steps[step - self._first].samples
 
     def take(self) -> FilledStep:
-        """The first step, which is in the walk no more."""
+        """Remove and return the first step."""
         self._first += 1
         return self._steps.popleft()
 
@@ -50,22 +50,22 @@ class Walk:
             self._steps.append(filled)
             yield ev.StepWork(
                 filled.samples.block,
-                filled.samples.expires + self._passed(filled),
+                filled.samples.expires + self._begin(filled),
                 samples.size,
                 filled.deadly,
             )
 
-    def _stand_in(
+    def _replace(
         self, step: int, row: int, error: DataError, unreadable: bool
     ) -> tuple[int, int] | DataError:
         filled = self._steps[step - self._first]
         expires = filled.fill(row, error, unreadable)
         if isinstance(expires, DataError):
             return expires
-        return int(filled.samples.block[row]), expires + self._passed(filled)
+        return int(filled.samples.block[row]), expires + self._begin(filled)
 
-    def _passed(self, filled: FilledStep) -> int:
-        """Steps from the start to the begin of the step's epoch; less than 0 where the start is in it."""
+    def _begin(self, filled: FilledStep) -> int:
+        """Return the number of the first step of this step's epoch; negative before the start."""
         epoch = filled.own.epoch
         if epoch not in self._begins:
             self._begins[epoch] = self._begins[epoch - 1] + self._stream.planner.steps_in(epoch - 1)

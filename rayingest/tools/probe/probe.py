@@ -13,7 +13,7 @@ from typing import Any
 from rayingest.api.dataset import Dataset
 from rayingest.errors import IngestError
 from rayingest.execute.cluster.pool import Pool
-from rayingest.execute.cluster.resources import cpus, total_cpus
+from rayingest.execute.cluster.resources import describe_cpus, total_cpus
 from rayingest.monitor.diagnose import Diagnosis, diagnose
 from rayingest.monitor.meter import Meter
 from rayingest.monitor.trace import Trace
@@ -102,9 +102,11 @@ def wait_for_decoders(pool: Pool, timeout: float) -> str:
         return f"{pool.workers} decoders take as many CPUs, and the cluster has {total}"
     pool.open(0, 1)
     deadline = time.monotonic() + timeout
-    while (running := sum(member.role == "decoder" for member in pool.members)) < pool.workers:
+    while (running := pool.count("decoder")) < pool.workers:
         if time.monotonic() > deadline:
-            return f"{running} of {pool.workers} decoders came within {timeout:g} s; {cpus()}"
+            return (
+                f"{running} of {pool.workers} decoders came within {timeout:g} s; {describe_cpus()}"
+            )
         time.sleep(_LOOK_SECONDS)
     return ""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayingest.execute.cluster import pool
-from rayingest.execute.cluster.pool import Avoided, elsewhere
+from rayingest.execute.cluster.pool import CoolDown, exclude_nodes
 
 
 def node(name: str, cpus: int = 4, alive: bool = True) -> dict[str, Any]:
@@ -19,18 +19,18 @@ def test_a_node_is_avoided_while_another_has_cpus(monkeypatch: pytest.MonkeyPatc
     """A head without any is no other, nor is a dead one."""
     there: list[dict[str, Any]] = []
     monkeypatch.setattr(pool.ray, "nodes", lambda: there)
-    nodes = Avoided(lambda name: None)
+    nodes = CoolDown(lambda name: None)
     there[:] = [node("head", 0), node("a"), node("b"), node("dead", alive=False)]
     assert nodes.nodes() == ()
-    nodes.add("b")
+    nodes.start("b")
     assert nodes.nodes() == ("b",)
-    nodes.add("a")
+    nodes.start("a")
     assert nodes.nodes() == ()
     nodes.end("b")
     assert nodes.nodes() == ("a",)
     nodes.clear()
     assert nodes.nodes() == ()
-    assert (elsewhere(()), elsewhere(("a", "b"))) == (
+    assert (exclude_nodes(()), exclude_nodes(("a", "b"))) == (
         {},
         {"label_selector": {"ray.io/node-id": "!in(a,b)"}},
     )
@@ -44,13 +44,13 @@ def test_after_a_while_it_is_said_that_it_is_over(wait_until: Any) -> None:
         told.append(name)
         heard.set()
 
-    nodes = Avoided(over, seconds=0.01)
-    nodes.add("a")
-    nodes.add("a")
+    nodes = CoolDown(over, seconds=0.01)
+    nodes.start("a")
+    nodes.start("a")
     assert heard.wait(10)
     assert told == ["a"]
-    late = Avoided(over, seconds=60)
-    late.add("b")
+    late = CoolDown(over, seconds=60)
+    late.start("b")
     late.clear()
     assert told == ["a"]
     wait_until(

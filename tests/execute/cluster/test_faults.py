@@ -17,7 +17,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 
 import rayingest as ri
 from rayingest.execute.cluster.executor import Executor
-from rayingest.execute.cluster.resources import no_decoder
+from rayingest.execute.cluster.resources import explain_no_decoder
 from rayingest.execute.cluster.scans import scan_on_cluster
 from rayingest.util import slow
 from tests.support.streams import actors, fail_on_seven, images, joined, rows, run, write_shards
@@ -44,7 +44,7 @@ def test_a_dead_decoder_and_a_dead_reader_change_nothing(
                 seen.append(rows(batch))
                 if step == 3:
                     cluster.kill(
-                        next(member.actor for member in pool_of_3.members if member.role == role)
+                        next(handle.actor for handle in pool_of_3.actors if handle.role == role)
                     )
         assert loader.stats()["workers_lost"] == 2
     assert seen == run(data, epochs=2)[0]
@@ -60,8 +60,8 @@ def test_the_only_node_may_be_out_of_reach_for_a_moment(
         for batch in loader:
             seen.append(rows(batch))
             if len(seen) == 3:
-                decoder = next(member for member in pool_of_1.members if member.role == "decoder")
-                pool_of_1.report_dead(decoder, ActorUnavailableError("it did not answer", None))
+                decoder = next(handle for handle in pool_of_1.actors if handle.role == "decoder")
+                pool_of_1.report_failure(decoder, ActorUnavailableError("it did not answer", None))
         assert loader.stats()["workers_lost"] == 2
     assert seen == run(data, epochs=1)[0]
 
@@ -103,7 +103,7 @@ def test_the_index_is_made_again_where_who_makes_it_dies(cluster: Any, tmp_path:
     assert scan_on_cluster(Deadly(folder, 2), 0, lambda done, total: None) == 2
     folder = tmp_path / "9"
     folder.mkdir()
-    with pytest.raises(ri.WorkerError, match="making the index died 3 times"):
+    with pytest.raises(ri.WorkerError, match="the index failed: its actor died 3 times"):
         scan_on_cluster(Deadly(folder, 9), 0, lambda done, total: None)
     assert len(list(folder.iterdir())) == 3
 
@@ -113,7 +113,7 @@ def test_a_decoder_that_is_ended_for_memory_changes_nothing(
 ) -> None:
     """Ray reports such a death by an error that is no RayActorError; it is put in the place of that of a killed one."""
     data = images(shards, 24)
-    failed = Executor._failed
+    failed = Executor._on_error
 
     def for_memory(executor: Executor, task: int, call: Any, error: BaseException) -> Any:
         dead = isinstance(error, RayActorError)
@@ -121,14 +121,14 @@ def test_a_decoder_that_is_ended_for_memory_changes_nothing(
             executor, task, call, OutOfMemoryError("the node is low on memory") if dead else error
         )
 
-    monkeypatch.setattr(Executor, "_failed", for_memory)
+    monkeypatch.setattr(Executor, "_on_error", for_memory)
     seen = []
     with data.loader(pool=pool_of_3, epochs=2, max_bytes=60_000) as loader:
         for batch in (batch for _ in range(2) for batch in loader):
             seen.append(rows(batch))
             if len(seen) == 4:
                 cluster.kill(
-                    next(member.actor for member in pool_of_3.members if member.role == "decoder")
+                    next(handle.actor for handle in pool_of_3.actors if handle.role == "decoder")
                 )
         assert loader.stats()["workers_lost"] == 1
     assert seen == run(data, epochs=2)[0]
@@ -236,21 +236,21 @@ def test_without_a_cpu_for_a_decoder_it_says_so_in_time(
         cluster.util.remove_placement_group(taken)
     waits = "waiting for a worker to come; 0 of 2 decoders run (the cluster has 12 CPUs, 0 of them free)"
     assert waits in caplog.text
-    assert "2 asked for" in str(caught.value)
+    assert "2 decoders requested" in str(caught.value)
     assert "workers=0" in str(caught.value)
 
 
 def test_a_decoder_that_is_slow_to_start_lacks_no_cpu() -> None:
     """Where CPUs are free, freeing some is no advice."""
-    words = no_decoder(1, 60.0, 4.0, 3.0)
+    words = explain_no_decoder(1, 60.0, 4.0, 3.0)
     assert (
-        "no decoder has started in 60 s: 1 asked for, the cluster has 4 CPUs, 3 of them free; its process"
+        "no decoder has started after 60 s: 1 decoders requested, the cluster has 4 CPUs, 3 of them free; its process"
         in words
     )
-    assert "free some" not in words
+    assert "free CPUs" not in words
     assert (
-        "no CPU for a decoder in 60 s: 1 asked for, the cluster has 4 CPUs, 0.5 of them free; free some"
-        in no_decoder(1, 60.0, 4.0, 0.5)
+        "there is no free CPU for a decoder after 60 s: 1 decoders requested, the cluster has 4 CPUs, "
+        "0.5 of them free; free CPUs or add nodes" in explain_no_decoder(1, 60.0, 4.0, 0.5)
     )
 
 

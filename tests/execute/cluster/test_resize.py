@@ -17,7 +17,7 @@ def test_decoders_come_and_go_and_the_stream_is_the_same(
         reference = [joined([batch]) for _ in range(2) for batch in loader]
 
     def decoders(pool: ri.Pool) -> int:
-        return sum(member.role == "decoder" for member in pool.members)
+        return pool.count("decoder")
 
     seen = []
     with ri.Pool(workers=1) as pool, data.loader(pool=pool) as loader:

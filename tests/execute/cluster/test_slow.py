@@ -14,7 +14,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.build.scan import make
-from rayingest.execute.cluster.status import at_fault, waiting_for
+from rayingest.execute.cluster.status import describe_failed, describe_wait
 from rayingest.plan.dispatch import events as ev
 from rayingest.util import slow
 from rayingest.util.slow import log_if_slow
@@ -129,11 +129,11 @@ def test_waiting_for_storage_is_told(
         if record.getMessage().startswith("no batch for")
     ]
     assert any(
-        "waiting for the first samples, from which a decoder learns what fields" in line
+        "waiting for the first samples, from which a decoder learns the fields" in line
         for line in lines
     ), lines
     assert any(
-        "read(s) under way, the longest for" in line and line.endswith("/s.tar") for line in lines
+        "read(s) running, the oldest for" in line and line.endswith("/s.tar") for line in lines
     ), lines
 
 
@@ -141,9 +141,9 @@ def test_waiting_for_storage_is_told(
     ("lack", "words"),
     [
         ("read", "blocks being read"),
-        ("room", "blocks being read, which have room in the object store kept for them"),
+        ("room", "blocks being read, which have room in the object store reserved for them"),
         ("workers", "a worker to come"),
-        ("", "what comes next"),
+        ("", "the next event"),
     ],
 )
 def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
@@ -152,12 +152,11 @@ def test_what_the_batch_due_lacks_is_told(lack: str, words: str) -> None:
         SimpleNamespace(command=ev.Read(n, "r", (n,), 1), begun=time.monotonic() - 10 * n)
         for n in range(3)
     ]
-    pool = SimpleNamespace(workers=1, members=[SimpleNamespace(role="decoder")])
+    pool = SimpleNamespace(workers=1, count=lambda role: 1)
     stream = SimpleNamespace(place=lambda block: (f"shard {block}", 0))
-    told = waiting_for(lack, pool, stream, calls, learning=False)  # type: ignore[arg-type]
+    told = describe_wait(lack, pool, stream, calls, learning=False)  # type: ignore[arg-type]
     assert (
-        told
-        == f"{words}; 1 of 1 decoders run; 3 read(s) under way, the longest for 20 s, of shard 2"
+        told == f"{words}; 1 of 1 decoders run; 3 read(s) running, the oldest for 20 s, of shard 2"
     )
 
 
@@ -166,13 +165,13 @@ def test_what_a_stream_ended_of_is_named_as_far_as_it_is_known() -> None:
     stream: Any = SimpleNamespace(place=lambda block: (f"shard {block // 2}", 0))
     samples: Any = SimpleNamespace(block=[2, 9], ordinal=[20, 95])
 
-    def log_if_slow(*blocks: int, row: tuple[int, int] | None = None) -> str:
-        return at_fault(
+    def failed(*blocks: int, row: tuple[int, int] | None = None) -> str:
+        return describe_failed(
             ev.Fail("tried", blocks, OSError(), row), stream, [samples, None].__getitem__
         )
 
-    assert log_if_slow(0, 1) == "one of the samples in shard 0"
-    assert log_if_slow(0, 1, 2, 4) == "one of the samples in shard 0, shard 1, shard 2"
-    assert log_if_slow(*range(8)) == "one of the samples in shard 0, shard 1, shard 2 or 1 other"
-    assert log_if_slow(*range(10)) == "one of the samples in shard 0, shard 1, shard 2 or 2 others"
-    assert log_if_slow(9, row=(0, 1)) == "sample 95, in shard 4"
+    assert failed(0, 1) == "one of the samples in shard 0"
+    assert failed(0, 1, 2, 4) == "one of the samples in shard 0, shard 1, shard 2"
+    assert failed(*range(8)) == "one of the samples in shard 0, shard 1, shard 2 or 1 other"
+    assert failed(*range(10)) == "one of the samples in shard 0, shard 1, shard 2 or 2 others"
+    assert failed(9, row=(0, 1)) == "sample 95, in shard 4"

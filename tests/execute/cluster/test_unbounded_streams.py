@@ -53,7 +53,7 @@ def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool, wait_
 
 
 def _actors(pool: ri.Pool, role: str) -> list[Any]:
-    return [member.actor for member in pool.members if member.role == role]
+    return [handle.actor for handle in pool.actors if handle.role == role]
 
 
 def wide(name: int, offset: int | None) -> Any:

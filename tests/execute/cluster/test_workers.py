@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import ray
 
 import rayingest as ri
-from rayingest.execute.cluster.decoder import BlockNote, Decoded
+from rayingest.execute.cluster.decoder import DecodeResult
+from rayingest.execute.cluster.object_refs import BlockMessage
 from rayingest.execute.work import Span
 from tests.support.streams import images, run
 
@@ -51,19 +52,17 @@ def test_common_formats_come_over_ray_without_slow_imports(
             expected = run(data)
             assert run(data, pool=pool) == expected
         assert [
-            ray.get(member.actor.__ray_call__.remote(slow_imports)) for member in pool.members
+            ray.get(handle.actor.__ray_call__.remote(slow_imports)) for handle in pool.actors
         ] == [set()] * 2
 
 
 def test_tasks_of_a_stream_that_has_ended_are_no_errors(pool_of_1: ri.Pool) -> None:
     """They may come after it was forgotten, and Ray would log each one."""
-    (reader,) = [member.actor for member in pool_of_1.members if member.role == "reader"]
-    (decoder,) = [member.actor for member in pool_of_1.members if member.role == "decoder"]
+    (reader,) = [handle.actor for handle in pool_of_1.actors if handle.role == "reader"]
+    (decoder,) = [handle.actor for handle in pool_of_1.actors if handle.role == "decoder"]
     reading = reader.read.options(num_returns=3).remote(
         "gone", [Span("a.tar", 9, "", [(0, 5, 1), (5, 9, 1)])], 99
     )
-    decoding = decoder.decode.options(num_returns=2).remote(
-        "gone", None, (), 0, BlockNote((), (), ())
-    )
+    decoding = decoder.decode.options(num_returns=2).remote("gone", None, (), 0, BlockMessage())
     assert ray.get(reading) == [None] * 3
-    assert ray.get(decoding) == [Decoded((), 0.0), []]
+    assert ray.get(decoding) == [DecodeResult((), 0.0), []]

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 import rayingest as ri
-from rayingest.execute.cluster.pool import Member
+from rayingest.execute.cluster.pool import ActorHandle
 from rayingest.monitor.diagnose import Diagnosis
 from rayingest.tools.cli import app
 from rayingest.tools.probe import probe
@@ -71,7 +71,7 @@ def test_the_verdict_is_plain() -> None:
 def test_nothing_is_measured_with_fewer_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are waited for; where they do not come, it is said how many did."""
     monkeypatch.setattr(probe, "total_cpus", lambda: 4)
-    monkeypatch.setattr(probe, "cpus", lambda: "the cluster has 4 CPUs, 0 of them free")
+    monkeypatch.setattr(probe, "describe_cpus", lambda: "the cluster has 4 CPUs, 0 of them free")
     pool = SlowPool(workers=2, looks=3)
     assert probe.wait_for_decoders(pool, 60) == ""
     assert pool.looks == 0
@@ -93,10 +93,10 @@ class SlowPool(ri.Pool):
         """No actors."""
 
     @property
-    def members(self) -> list[Member]:
+    def actors(self) -> list[ActorHandle]:
         self.looks -= 1
         return [
-            Member(str(number), "decoder", None)
+            ActorHandle(str(number), "decoder", None)
             for number in range(1 if self.looks > 0 else self.workers)
         ]
 
