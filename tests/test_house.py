@@ -15,6 +15,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "rayingest"
 
+pytestmark = pytest.mark.source
+
 FLOORS = {
     "errors": 0,
     "util": 0,

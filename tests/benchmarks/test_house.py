@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.benchmarks.scripts import BENCHMARKS, load, write_files
 
 house = load("house")
+
+pytestmark = pytest.mark.source
 
 FILES = {
     "rayingest/__init__.py": "from rayingest.api.dataset import Dataset",

@@ -14,6 +14,8 @@ from tests.benchmarks.scripts import BENCHMARKS, load, write_files
 
 mutants = load("mutants")
 
+pytestmark = pytest.mark.source
+
 FILES = {
     "rayingest/__init__.py": "",
     "rayingest/plan/__init__.py": "",
