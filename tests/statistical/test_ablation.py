@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from rayingest.tools.probe.ablation import differential, split
+from rayingest.tools.probe.ablation import run_ablation, split
 from rayingest.tools.probe.probe import Point, Trial
 from tests.support.streams import number, slow, write_shards
 from tests.support.web import WebServer, web
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.statistical
 
 
 @pytest.mark.parametrize("short", ["storage", "decode"])
-def test_differential_runs_tell_storage_from_decoding(
+def test_ablation_tells_storage_from_decoding(
     short: str, cluster: Any, tmp_path: Path, web: WebServer
 ) -> None:
     """Requests that take 0.3 s, or 5 ms of decoding a sample: the stall is where it was planted."""
@@ -44,7 +44,7 @@ def test_differential_runs_tell_storage_from_decoding(
         "world_size": 1,
         "max_bytes": 60_000,
     }  # which cannot keep what was read, nor read far ahead
-    parts = split(list(differential(data, Point(1), Trial(1.0, 0.005, options, timeout=60.0))))
+    parts = split(list(run_ablation(data, Point(1), Trial(1.0, 0.005, options, timeout=60.0))))
     assert parts["storage"] + parts["decoding"] > parts["the rest"], parts
     assert (parts["storage"] > 3 * parts["decoding"]) == (short == "storage"), parts
     assert (parts["decoding"] > 3 * parts["storage"]) == (short == "decode"), parts

@@ -156,22 +156,22 @@ def test_what_is_exported_says_the_same_as_stats(case: str) -> None:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("nonsense", "HOST:PORT of a cluster's head is needed"),
-        ("ray://127.0.0.1:10001", "HOST:PORT of a cluster's head is needed"),
-        ("127.0.0.1:99999", "no Ray cluster answers there"),
-        ("127.0.0.1:1", "no Ray cluster answers there: [Errno 111] Connection refused"),
+        ("nonsense", " is not HOST:PORT; give the address of a cluster's head"),
+        ("ray://127.0.0.1:10001", " is not HOST:PORT; give the address of a cluster's head"),
+        ("127.0.0.1:99999", ": no Ray cluster responds there"),
+        ("127.0.0.1:1", ": no Ray cluster responds there: [Errno 111] Connection refused"),
     ],
 )
 def test_an_address_that_is_none_is_named(
     address: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, in a line; what is given goes before RAY_ADDRESS, which is used where nothing is."""
+    """One line, at once. `--address` takes precedence over RAY_ADDRESS."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "nowhere")
     done = CliRunner().invoke(app, ["top", "--address", address])
     assert done.exit_code == 1
-    assert f"address={address}: {said}" in done.output
-    assert "RAY_ADDRESS=nowhere: HOST:PORT" in CliRunner().invoke(app, ["top"]).output
+    assert f"address={address}{said}" in done.output
+    assert "RAY_ADDRESS=nowhere is not HOST:PORT" in CliRunner().invoke(app, ["top"]).output
 
 
 def test_top_shows_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,7 @@ from rayingest.plan.order.subset import view_mark
 from rayingest.plan.order.weighted import WeightedPlanner
 from rayingest.storage.redact import redact
 from rayingest.tools.cli import inspect as inspection
-from rayingest.tools.cli.source import named, sources_of
-from rayingest.tools.cli.verify import Verification
+from rayingest.tools.cli.source import open_source, sources_of
 from rayingest.tools.probe.commands import add_commands
 from rayingest.util.progress import Bar
 
@@ -85,7 +84,7 @@ def check(
     config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, debug: Debug = False
 ) -> None:
     """Say what a configuration gives: the data, the order, and the first batch of rank 0."""
-    with _errors_told(debug):
+    with _report_errors(debug):
         loaded = load_config(config)
         dataset = loaded.dataset()
         known = _scan_result(dataset, on_ray)
@@ -124,8 +123,8 @@ def index(
     debug: Debug = False,
 ) -> None:
     """Make the index of the data, unless the kept one still holds: sizes and marks of all shards."""
-    with _errors_told(debug):
-        for dataset in sources_of(named(source, format_name, option)):
+    with _report_errors(debug):
+        for dataset in sources_of(open_source(source, format_name, option)):
             kept = dataset.index_cache().load() is not None
             known = _scan_result(dataset, on_ray)
             _print_rows(
@@ -145,9 +144,9 @@ def inspect(
     debug: Debug = False,
 ) -> None:
     """Show what data there are: shards, counts, sizes, fields and what is in them, and a sheet of pictures."""
-    with _errors_told(debug):
+    with _report_errors(debug):
         dataset = replace(
-            named(source, format_name, option), limits=(), lengths=None
+            open_source(source, format_name, option), limits=(), lengths=None
         )  # all there is, whatever is taken of it
         known = _scan_result(dataset, on_ray=False)
         _print_rows(_data_rows(known))
@@ -164,7 +163,7 @@ def inspect(
             {
                 "fields": [
                     f"{name:<{_WIDTH}}{words}"
-                    for name, words in inspection.described(found).items()
+                    for name, words in inspection.describe_fields(found).items()
                 ]
             }
         )
@@ -183,10 +182,10 @@ def verify(
     source: Source, format_name: FormatName = None, option: Given = None, debug: Debug = False
 ) -> None:
     """Read and decode everything; a line for each bad sample, shard or block, and exit status 1 if there is any."""
-    with _errors_told(debug):
+    with _report_errors(debug):
         bad = 0
-        for dataset in sources_of(named(source, format_name, option)):
-            verification = Verification(dataset)
+        for dataset in sources_of(open_source(source, format_name, option)):
+            verification = inspection.Verification(dataset)
             with Bar(
                 total=len(verification.listing), desc="verifying", unit="shard", disable=None
             ) as bar:
@@ -223,8 +222,8 @@ def pack(
     from rayingest.tools.cli.pack import Packing
     from rayingest.tools.cli.parts import Layout
 
-    with _errors_told(debug):
-        dataset = named(source, format_name, option)
+    with _report_errors(debug):
+        dataset = open_source(source, format_name, option)
         known = _scan_result(dataset, on_ray=True)
         packing = Packing(dataset, known, folder, Layout(to, shard_bytes, resize, decode_images))
         made = samples = 0
@@ -255,7 +254,7 @@ def _scan_result(dataset: Dataset, on_ray: bool) -> ScanResult:
 
 
 @contextmanager
-def _errors_told(debug: bool) -> Iterator[None]:
+def _report_errors(debug: bool) -> Iterator[None]:
     try:
         yield
     except IngestError as error:
@@ -265,7 +264,7 @@ def _errors_told(debug: bool) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-add_commands(app, _errors_told)
+add_commands(app, _report_errors)
 
 
 def _data_rows(known: ScanResult) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,18 @@ import numpy as np
 from PIL import Image
 
 from rayingest.api.dataset import Dataset
-from rayingest.errors import ConfigError
+from rayingest.errors import ConfigError, DataError
 from rayingest.execute.stream import spans_of
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.redact import redact
-from rayingest.tools.cli.source import Block, decoded, work_of
+from rayingest.tools.cli.source import (
+    Block,
+    blocks_of,
+    decode_block,
+    index_shards,
+    map_in_threads,
+    work_of,
+)
 from rayingest.transforms.run_stages import Samples
 
 _SHOWN_SHARDS = 20
@@ -47,15 +54,15 @@ def first_samples(dataset: Dataset, manifest: Manifest, count: int) -> Samples:
     found: list[dict[str, Any]] = []
     for number in chosen.tolist():
         (span,) = spans_of(manifest, [number])
-        found += decoded(work, Block(span, int(manifest.first_ordinal[number])), each)[0]
+        found += decode_block(work, Block(span, int(manifest.first_ordinal[number])), each)[0]
     return Samples(found[:count])
 
 
-def described(samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def describe_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """By field: the types and shapes of its values in these samples, and the first of them."""
     names = dict.fromkeys(name for sample in samples for name in sample)
     return {
-        name: _described([sample[name] for sample in samples if name in sample]) for name in names
+        name: _describe([sample[name] for sample in samples if name in sample]) for name in names
     }
 
 
@@ -86,8 +93,51 @@ def contact_sheet(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
     return field
 
 
-def _described(values: Sequence[Any]) -> str:
-    kinds = list(dict.fromkeys(map(_kind, values)))
+class Verification:
+    """Goes through the data once; the counts are those of what was seen so far."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset, self._work = dataset, work_of(dataset)
+        self.listing = dataset.index_cache().listing
+        self.shards = self.samples = self.bad = 0
+
+    def faults(self, progress: Callable[[int], None] = lambda shards: None) -> Iterator[DataError]:
+        """What is wrong, in the order of the data; `progress` gets the number of shards done.
+
+        A shard that cannot be indexed is one fault; so is a block that cannot be read, whose samples all count as bad.
+        """
+        for shard, blocks in index_shards(self._dataset, self.listing):
+            if isinstance(blocks, DataError):
+                self.bad += 1
+                yield blocks
+            else:
+                inside = blocks_of(self.listing, shard, blocks, self.samples)
+                for block, bad in map_in_threads(self._bad, inside):
+                    self.samples += block.samples
+                    yield from bad
+            self.shards += 1
+            progress(self.shards)
+
+    def _bad(self, block: Block) -> tuple[Block, list[DataError]]:
+        try:
+            bad = decode_block(self._work, block)[1]
+            count = len(bad)
+        except DataError as error:
+            (span,), url = block.span.blocks, block.span.url
+            named = DataError(
+                error.reason,
+                shard=error.shard or redact(url),
+                offset=span[0] if error.offset is None else error.offset,
+                sample=error.sample,
+                key=error.key,
+            )
+            bad, count = [named], block.samples
+        self.bad += count
+        return block, bad
+
+
+def _describe(values: Sequence[Any]) -> str:
+    kinds = list(dict.fromkeys(map(_describe_type, values)))
     first = values[0]
     text = "" if isinstance(first, np.ndarray) and first.size > 8 else " ".join(repr(first).split())
     shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
@@ -96,7 +146,7 @@ def _described(values: Sequence[Any]) -> str:
     )
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {tuple(value.shape)}"
     return (

@@ -32,8 +32,8 @@ from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import may_include
 from rayingest.tools.cli.parquet_columns import schema_of
-from rayingest.tools.cli.parts import Layout, Part, block_of
-from rayingest.tools.cli.shard_files import SUFFIXES, write_parquet, write_tar
+from rayingest.tools.cli.parts import SUFFIXES, Layout, Part, block_of
+from rayingest.tools.cli.shard_files import write_parquet, write_tar
 from rayingest.tools.cli.source import work_of
 
 RECORD = "packing.json"
@@ -52,7 +52,7 @@ class NewShard:
 
 
 @dataclass(frozen=True)
-class Done:
+class PackedShard:
     """A shard that is there; `made` just now, or before. Or the `error` for which it is not."""
 
     samples: int
@@ -80,7 +80,7 @@ class Packing:
         self._schema = None
         if layout.to == "parquet":
             self._schema = schema_of(block_of(self._work, _first_block(self.shards), layout))
-        _keep_record(
+        _write_record(
             folder,
             {
                 "source": known.manifest.fingerprint,
@@ -91,7 +91,7 @@ class Packing:
             },
         )
 
-    def run(self) -> Iterator[Done]:
+    def run(self) -> Iterator[PackedShard]:
         """Have all made, those that are not there; yields each as it is done. Raises what is wrong with the first."""
         import ray.data
 
@@ -101,7 +101,7 @@ class Packing:
             [{"shard": shard} for shard in self.shards], override_num_blocks=len(self.shards)
         )
         for row in rows.map(self._pack).iter_rows():
-            done: Done = row["done"]
+            done: PackedShard = row["done"]
             if done.error is not None:
                 raise done.error
             yield done
@@ -110,13 +110,13 @@ class Packing:
         try:
             return {"done": self.pack(row["shard"])}
         except IngestError as error:  # Ray Data would tell it with its own around it
-            return {"done": Done(0, error=error)}
+            return {"done": PackedShard(0, error=error)}
 
-    def pack(self, shard: NewShard) -> Done:
+    def pack(self, shard: NewShard) -> PackedShard:
         """Make one shard, unless it is there."""
         path = Path(shard.path)
         if self._is_there(path, shard.samples):
-            return Done(shard.samples, made=False)
+            return PackedShard(shard.samples, made=False)
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.writing")
         try:
             blocks = (block_of(self._work, part, self._layout) for part in shard.parts)
@@ -134,7 +134,7 @@ class Packing:
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-        return Done(shard.samples)
+        return PackedShard(shard.samples)
 
     def _is_there(self, path: Path, samples: int) -> bool:
         try:
@@ -156,7 +156,7 @@ def _shards(known: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
     begins = np.cumsum(counts) - counts
     made: list[NewShard] = []
     for first, last in itertools.pairwise(
-        _cuts(manifest.nbytes[numbers] / manifest.samples[numbers], counts, layout)
+        _borders(manifest.nbytes[numbers] / manifest.samples[numbers], counts, layout)
     ):
         parts = []
         for at in range(np.searchsorted(begins, first, "right") - 1, np.searchsorted(begins, last)):
@@ -183,7 +183,7 @@ def _first_block(shards: list[NewShard]) -> Part:
     return replace(first, some=np.concatenate(rows))
 
 
-def _cuts(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
+def _borders(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
     """Before which samples shards begin, and the last ends, given bytes of a sample and samples, by block."""
     ends = np.cumsum(each * counts)
     borders = np.arange(layout.shard_bytes, ends[-1], layout.shard_bytes)
@@ -193,7 +193,7 @@ def _cuts(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
     return np.unique([0, *first.tolist(), counts.sum()]).tolist()  # type: ignore[no-any-return]
 
 
-def _keep_record(folder: Path, record: dict[str, Any]) -> None:
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
     """Write down what is made here, or see that it is what was begun."""
     kept, text = folder / RECORD, json.dumps(record)
     try:

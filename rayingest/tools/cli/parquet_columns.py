@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.columns import ENCODING
-from rayingest.tools.cli.samples import SampleBlock
+from rayingest.tools.cli.parts import SampleBlock
 
 _UNFIT = (
     pa.ArrowInvalid,
@@ -53,7 +53,7 @@ def table_of(block: SampleBlock, schema: pa.Schema) -> pa.Table:
                 f"field {name!r} ({column.type}) is in no sample of the first block, whose fields are the columns of "
                 f"Parquet: {', '.join(map(repr, schema.names))}; {_REMEDY}",
             )
-    arrays = [_fitted(field.name, block, field.type) for field in schema]
+    arrays = [_fit(field.name, block, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -69,12 +69,12 @@ def _first(column: pa.Array) -> int | None:
     return int(there[0]) if len(there) else None
 
 
-def _fitted(name: str, block: SampleBlock, kind: pa.DataType) -> pa.Array:
+def _fit(name: str, block: SampleBlock, kind: pa.DataType) -> pa.Array:
     try:
-        return _cast(_unnamed(name, block), kind)
+        return _cast(_untyped_column(name, block), kind)
     except _UNFIT:
         values = _values(name, block)
-        place = _odd_one(values, kind)
+        place = _first_unfit(values, kind)
         raise block.error(
             place,
             f"field {name!r} is {kind} in the first block, and so in all of Parquet; that does not hold "
@@ -85,17 +85,17 @@ def _fitted(name: str, block: SampleBlock, kind: pa.DataType) -> pa.Array:
 def _column(name: str, block: SampleBlock) -> pa.Array:
     """The field's values, of the type that they suggest where they have none."""
     try:
-        return _unnamed(name, block)
+        return _untyped_column(name, block)
     except _UNFIT as error:
         values = _values(name, block)
-        place = _odd_one(values, None)
+        place = _first_unfit(values, None)
         raise block.error(
             place,
             f"field {name!r} fits no one column of Parquet with {_short(values[place])} in it: {error}; {_REMEDY}",
         ) from None
 
 
-def _unnamed(name: str, block: SampleBlock) -> pa.Array:
+def _untyped_column(name: str, block: SampleBlock) -> pa.Array:
     return block.columns[name] if name in block.columns else _array(_values(name, block))
 
 
@@ -107,13 +107,13 @@ def _values(name: str, block: SampleBlock) -> list[Any]:
     )
 
 
-def _odd_one(values: Sequence[Any], kind: pa.DataType | None) -> int:
+def _first_unfit(values: Sequence[Any], kind: pa.DataType | None) -> int:
     """The place of the first value that is not of this type; where there is none, of one with those before it."""
     known = pa.null()
     for place, value in enumerate(values):
         try:
             own = _array([value])
-            known = _joined(known, own.type) if kind is None else _cast(own, kind).type
+            known = _common_type(known, own.type) if kind is None else _cast(own, kind).type
         except _UNFIT:
             return place
     return 0
@@ -135,7 +135,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """As `kind`. One of `_UNFIT` where values would not be the same."""
     if column.type == kind:
         return column
-    joined, made = _joined(kind, column.type), column.cast(kind)
+    joined, made = _common_type(kind, column.type), column.cast(kind)
     if joined != kind and not made.cast(column.type).equals(
         column
     ):  # Arrow rounds, and drops what is in structs
@@ -143,7 +143,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return made
 
 
-def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type that holds both. One of `_UNFIT` where there is none."""
     if _is_bytes(one) != _is_bytes(other) and not (
         pa.types.is_null(one) or pa.types.is_null(other)

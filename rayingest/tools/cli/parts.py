@@ -6,8 +6,8 @@ Owns what `pack` makes of images, and which fields stay what they are. Knows not
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,40 @@ from rayingest.execute.work import Rows, Span, Work
 from rayingest.formats.columns import ENCODING
 from rayingest.formats.index_only import NUMBER
 from rayingest.options.checked import known_names
-from rayingest.tools.cli.samples import Sample, SampleBlock
-from rayingest.tools.cli.shard_files import SUFFIXES
 from rayingest.transforms.decoders import IMAGES, encoding_value
 from rayingest.transforms.images import Decode, Resize
 from rayingest.transforms.images.pixels import open_image
 from rayingest.transforms.raw_block import RawBlock
 
+SUFFIXES = {"webdataset": ".tar", "parquet": ".parquet"}
+"""By the format of shards, the end of their names."""
 _LOSSLESS = ("png",)
 _QUALITY = 95
+
+
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SampleBlock:
+    """Samples, and in `columns`, a row each, what of their fields is as it was in the data, if Arrow can hand it on.
+
+    `raw` is the block that they are of, `rows` are theirs in it, `ordinals` theirs in the data; int64 arrays.
+    `encodings` has what the bytes of fields are decoded with.
+    """
+
+    samples: list[Sample]
+    raw: RawBlock
+    rows: np.ndarray
+    ordinals: np.ndarray
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    encodings: Mapping[str, str] = field(default_factory=dict)
+
+    def error(self, place: int, reason: str) -> DataError:
+        """What is wrong with the sample at this place."""
+        return DataError(
+            reason, **self.raw.where(int(self.rows[place])), sample=int(self.ordinals[place])
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +107,7 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
         columns = {
             name: _rows_of(raw, name, part)
             for name in raw.names
-            if _stays(raw, name, renamed[name], layout)
+            if _keeps_type(raw, name, renamed[name], layout)
         }
         encodings = {
             name: ends for name in raw.names if (ends := _encoding(tables[0].schema.field(name)))
@@ -108,7 +133,7 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
     return SampleBlock(made, *where, columns, encodings)
 
 
-def _stays(raw: RawBlock, name: str, file_name: str, layout: Layout) -> bool:
+def _keeps_type(raw: RawBlock, name: str, file_name: str, layout: Layout) -> bool:
     """Whether nothing is to be done to a column, so that it can keep its type."""
     if (
         raw.has_documents

@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 from rayingest.errors import ConfigError
 from rayingest.formats.webdataset import field_of
 from rayingest.tools.cli.parquet_columns import table_of
-from rayingest.tools.cli.samples import Sample, SampleBlock
+from rayingest.tools.cli.parts import Sample, SampleBlock
 from rayingest.transforms.raw_block import KEY
 
-SUFFIXES = {"webdataset": ".tar", "parquet": ".parquet"}
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript")
 

@@ -48,7 +48,9 @@ class Block:
         return self.span.blocks[0][2]
 
 
-def named(source: str, format_name: str | None, options: Sequence[str] | None = None) -> Dataset:
+def open_source(
+    source: str, format_name: str | None, options: Sequence[str] | None = None
+) -> Dataset:
     """The data of a configuration (`.yaml`), or of URLs in this format, with options of its (`name=value`, a value as
     YAML has it). ConfigError for neither.
     """
@@ -90,7 +92,9 @@ def work_of(dataset: Dataset) -> SourceWork:
     return dataset.source_work.made(True, choose_backend(None))
 
 
-def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBlocks | DataError]]:
+def index_shards(
+    dataset: Dataset, listing: Listing
+) -> Iterator[tuple[int, ShardBlocks | DataError]]:
     """Each shard's number and blocks, or what is wrong with it, in order."""
 
     def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
@@ -102,7 +106,7 @@ def indexed(dataset: Dataset, listing: Listing) -> Iterator[tuple[int, ShardBloc
         except DataError as error:
             return shard, error
 
-    return side_by_side(one, range(len(listing)))
+    return map_in_threads(one, range(len(listing)))
 
 
 def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> Iterator[Block]:
@@ -120,7 +124,9 @@ def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> 
         first += samples
 
 
-def decoded(work: Work, block: Block, most: int | None = None) -> tuple[Samples, list[DataError]]:
+def decode_block(
+    work: Work, block: Block, most: int | None = None
+) -> tuple[Samples, list[DataError]]:
     """A block's samples (the first `most`), and what is wrong with the others. DataError where it cannot be read."""
     rows = np.arange(block.samples if most is None else min(most, block.samples))
     samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(
@@ -129,7 +135,7 @@ def decoded(work: Work, block: Block, most: int | None = None) -> tuple[Samples,
     return samples, [bad[row] for row in sorted(bad)]
 
 
-def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def map_in_threads(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """The results of a call for each item, in order, a few of them made ahead by threads."""
     threads = min(16, 2 * (os.cpu_count() or 1))
     with ThreadPoolExecutor(threads, "rayingest-cli") as pool:

@@ -16,7 +16,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.execute.cluster.pool import Pool
 from rayingest.monitor.trace import Trace
 from rayingest.plan.protocols import Batch
-from rayingest.tools.probe.local_copies import copied, without_cache
+from rayingest.tools.probe.local_copies import copy_first_shards, without_cache
 from rayingest.tools.probe.probe import (
     Measured,
     NotMeasured,
@@ -37,7 +37,7 @@ _COSTS = ("storage", "decoding", "the rest")
 _STEPS = 1 << 30
 
 
-def differential(
+def run_ablation(
     dataset: Dataset, point: Point, trial: Trial, trace: Trace | None = None
 ) -> Iterator[Result]:
     """The `RUNS` at one point; the cold one is traced."""
@@ -48,7 +48,7 @@ def differential(
             return measure(without_cache(dataset), point, trial, pool, trace)
 
         def cached() -> Result:
-            with copied(dataset) as local:
+            with copy_first_shards(dataset) as local:
                 return measure(local, point, trial, pool)
 
         for run in (cold, cached):

@@ -16,7 +16,7 @@ from rayingest.api.config import load_config
 from rayingest.errors import ConfigError
 from rayingest.util.progress import Bar
 
-Told = Callable[[bool], AbstractContextManager[None]]
+ReportErrors = Callable[[bool], AbstractContextManager[None]]
 """Given whether to debug, the context in which errors of ours are told in a line."""
 
 _ConfigPath = Annotated[
@@ -25,7 +25,7 @@ _ConfigPath = Annotated[
 _Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 
 
-def add_commands(app: typer.Typer, errors_told: Told) -> None:
+def add_commands(app: typer.Typer, report_errors: ReportErrors) -> None:
     """Give the command line these commands."""
 
     @app.command()
@@ -57,7 +57,7 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
         debug: _Debug = False,
     ) -> None:
         """Measure a configuration's pipeline without a model: which settings suffice, and what the data costs."""
-        with errors_told(debug):
+        with report_errors(debug):
             axes = {
                 "workers": _numbers("workers", workers) if workers else [],
                 "prefetch": _numbers("prefetch", prefetch),
@@ -83,7 +83,7 @@ def add_commands(app: typer.Typer, errors_told: Told) -> None:
         debug: _Debug = False,
     ) -> None:
         """Show the loaders that run on a cluster: rates, waits, queues, and what is short."""
-        with errors_told(debug):
+        with report_errors(debug):
             _top(address, every, times)
 
 
@@ -118,7 +118,7 @@ def _probe(
     from rayingest.execute.cluster.resources import total_cpus
     from rayingest.monitor.trace import Trace
     from rayingest.tools.probe import probe
-    from rayingest.tools.probe.ablation import RUNS, differential
+    from rayingest.tools.probe.ablation import RUNS, run_ablation
     from rayingest.tools.probe.report import costs, page, recommendation
 
     _check_writable("report", report)
@@ -134,7 +134,7 @@ def _probe(
     options |= {"rank": 0, "world_size": 1}
     trial = probe.Trial(seconds, step_ms / 1e3, options, timeout=options.get("start_timeout", 60.0))
     connect(trial.timeout)
-    axes["workers"] = axes["workers"] or _up_to(total_cpus())
+    axes["workers"] = axes["workers"] or _powers_up_to(total_cpus())
     points = [
         probe.Point(*each)
         for each in itertools.product(*(axes[n] for n in ("workers", "prefetch", "pin", "batch")))
@@ -151,16 +151,16 @@ def _probe(
             else:
                 bar.set_postfix_str(f"{what}: {one.samples_per_second:,.0f} samples/s")
             bar.update()
-            if probe.measured_of(results):
+            if probe.only_measured(results):
                 report.write_text(page(f"Probe of {config}", results, runs, step_ms))
 
         for one in probe.sweep(dataset, points, trial):
             keep(results, one, str(one.point))
-        if not probe.measured_of(results):
+        if not probe.only_measured(results):
             raise ConfigError(f"none of {len(points)} point(s) could be measured, as told above")
         best = probe.knee(results).point
         spans = None if trace is None else Trace(0)
-        for name, run in zip(RUNS, differential(dataset, best, trial, spans), strict=True):
+        for name, run in zip(RUNS, run_ablation(dataset, best, trial, spans), strict=True):
             keep(runs, run, f"the {name} run")
             if spans is not None and trace is not None and name == "cold":
                 spans.write(trace)
@@ -199,5 +199,5 @@ def _pin(word: str) -> bool | None:
     return words[word]
 
 
-def _up_to(cpus: int) -> list[int]:
+def _powers_up_to(cpus: int) -> list[int]:
     return [*(n for n in (1, 2, 4, 8, 16, 32, 64) if n < cpus), max(1, cpus)]

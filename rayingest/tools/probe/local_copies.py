@@ -36,11 +36,11 @@ _SMALL_BYTES = 8 << 20
 
 def without_cache(dataset: Dataset) -> Dataset:
     """The same without a disk cache, once the system was asked to forget what it keeps of local files."""
-    return _of_sources(dataset, _forgotten)
+    return _replace_sources(dataset, _drop_from_page_cache)
 
 
 @contextmanager
-def copied(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[Dataset]:
+def copy_first_shards(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[Dataset]:
     """The same over copies of each source's first shards in a local folder, up to so many bytes, at least one shard.
 
     `take`, `skip` and `split` are left out: which samples there are is of no account. ConfigError for what cannot be
@@ -49,22 +49,24 @@ def copied(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[Dataset]:
     folder = Path(tempfile.mkdtemp(prefix="rayingest-probe-"))
     numbers = count()
     try:
-        yield _of_sources(dataset, lambda source: _copy(source, folder / str(next(numbers)), limit))
+        yield _replace_sources(
+            dataset, lambda source: _copy(source, folder / str(next(numbers)), limit)
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _of_sources(dataset: Dataset, made: Callable[[Dataset], Dataset]) -> Dataset:
+def _replace_sources(dataset: Dataset, made: Callable[[Dataset], Dataset]) -> Dataset:
     """The data set with another in each source's place; one that is no mixture is its own source."""
     if not isinstance(dataset, Mixture):
         return made(dataset)
     return replace(
         dataset,
-        sources={name: _of_sources(source, made) for name, source in dataset.sources.items()},
+        sources={name: _replace_sources(source, made) for name, source in dataset.sources.items()},
     )
 
 
-def _forgotten(dataset: Dataset) -> Dataset:
+def _drop_from_page_cache(dataset: Dataset) -> Dataset:
     for files in _shards(dataset, dataset.index_cache().listing):
         for path in filter(None, (local_path(url) for url, _ in files)):
             with contextlib.suppress(OSError):  # whoever reads it says what is wrong

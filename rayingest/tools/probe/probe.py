@@ -168,7 +168,7 @@ def run_loader(loader: Loader, point: Point, trial: Trial, pool: Pool | None) ->
     )
 
 
-def measured_of(results: Iterable[Result]) -> list[Measured]:
+def only_measured(results: Iterable[Result]) -> list[Measured]:
     """Those that could be."""
     return [one for one in results if isinstance(one, Measured)]
 
@@ -178,7 +178,7 @@ def knee(results: Iterable[Result]) -> Measured:
 
     ValueError where none could be measured.
     """
-    points = measured_of(results)
+    points = only_measured(results)
     enough = KNEE * max(one.samples_per_second for one in points)
     good = [one for one in points if one.samples_per_second >= enough]
     return min(

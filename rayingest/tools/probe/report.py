@@ -14,7 +14,7 @@ import yaml
 from rayingest.monitor.diagnose import WAIT_SHARE
 from rayingest.tools.probe import plots
 from rayingest.tools.probe.ablation import RUNS, split
-from rayingest.tools.probe.probe import Measured, NotMeasured, Point, Result, knee, measured_of
+from rayingest.tools.probe.probe import Measured, NotMeasured, Point, Result, knee, only_measured
 
 _HEADS = "workers|prefetch|pinned|batch|samples/s|data ms|copy ms|step ms|CPUs|memory MiB|store MiB|bottleneck"
 _NOTE = (
@@ -39,7 +39,7 @@ def verdict(results: Sequence[Result], step_ms: float) -> str:
     if found.share < WAIT_SHARE:
         return f"suffices: {found.evidence}"
     falls_short = f"no measured point suffices; here {found.evidence}"
-    most = max(one.point.workers for one in measured_of(results))
+    most = max(one.point.workers for one in only_measured(results))
     if found.bottleneck == "decode" and most > workers:
         return f"{falls_short}, and {most} workers gave no more: it takes faster CPUs, or less work for each sample"
     wanted = found.settings.get("workers")
@@ -78,7 +78,7 @@ def page(title: str, results: Sequence[Result], runs: Sequence[Result], step_ms:
         f"<b>{best.point.workers} worker(s)</b>, {best.samples_per_second:,.0f} samples/s; "
         f"{html.escape(verdict(results, step_ms))}.</p>",
         "<h2>Samples per second</h2>",
-        _curves(measured_of(results)),
+        _curves(only_measured(results)),
         "<h2>What a batch costs at the knee</h2>",
         plots.bar(split(runs), lambda one: f"{1e3 * one:.1f} ms"),
         _runs(runs),

@@ -50,7 +50,7 @@ def run(folder: Path) -> Run:
     return run
 
 
-def log_if_slow(result: Result) -> dict[str, list[str]]:
+def printed_rows(result: Result) -> dict[str, list[str]]:
     """The lines printed, by the word in front."""
     assert result.exit_code == 0, result.output
     rows: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
     """Data, fingerprint, order, steps, and the first batch's fields: here without the device, and
     without Ray.
     """
-    rows = log_if_slow(run("check", "c.yaml"))
+    rows = printed_rows(run("check", "c.yaml"))
     config = ri.load_config("c.yaml")
     with config.dataset().loader(rank=0, world_size=1, workers=0) as loader:
         state = loader.state_dict()
@@ -83,7 +83,7 @@ def test_check_shows_a_ranks_part(run: Run) -> None:
     """With a world size, the batch is rank 0's slice, and ranks that share a lane read its blocks
     more than once.
     """
-    rows = log_if_slow(run("check", "c.yaml", "--world-size", "4"))
+    rows = printed_rows(run("check", "c.yaml", "--world-size", "4"))
     assert rows["reads"] == ["4.00 per block and epoch on 4 rank(s)"]
     assert "uint8 (2, 8, 8, 3)" in rows["first batch"][0]
 
@@ -95,7 +95,7 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
     (folder / "m.yaml").write_text(
         f"mix: {{sources: {sources}, weights: {{a: 2, b: 1}}}}\nbatch: {{size: 3}}\n"
     )
-    rows = log_if_slow(run("check", "m.yaml"))
+    rows = printed_rows(run("check", "m.yaml"))
     assert [line.split() for line in rows["sources"]] == [
         ["a", "20", "samples"],
         ["b", "15", "samples"],
@@ -104,8 +104,8 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
         "version 4, file order of 2 sources: a 2, b 1, until first; "
     )
     assert rows["steps"] == ["9 an epoch, of 3 samples; partial drop"]
-    assert len(log_if_slow(run("index", "m.yaml"))["state"]) == 2
-    assert log_if_slow(run("verify", "m.yaml"))["verified"] == [
+    assert len(printed_rows(run("index", "m.yaml"))["state"]) == 2
+    assert printed_rows(run("verify", "m.yaml"))["verified"] == [
         f"{n} samples in 1 shards, 0 bad" for n in (20, 15)
     ]
     result = run("inspect", "m.yaml")
@@ -116,27 +116,27 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
 def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
     """Made with a progress bar, then kept, and made again when a shard has changed."""
     first = run("index", "c.yaml")
-    assert log_if_slow(first)["state"] == ["made now"]
+    assert printed_rows(first)["state"] == ["made now"]
     assert "3/3" in first.stderr
     (kept,) = (folder / "index").glob("*.arrow")
-    assert log_if_slow(first)["index"] == [str(kept)]
+    assert printed_rows(first)["index"] == [str(kept)]
     again = run("index", "c.yaml")
-    assert log_if_slow(again)["state"] == ["kept, and still holds"]
+    assert printed_rows(again)["state"] == ["kept, and still holds"]
     assert "3/3" not in again.stderr
     write_shards(folder / "data", [20, 15, 8])
-    changed = log_if_slow(run("index", "c.yaml"))
+    changed = printed_rows(run("index", "c.yaml"))
     assert changed["state"] == ["made now"]
-    assert changed["fingerprint"] != log_if_slow(first)["fingerprint"]
+    assert changed["fingerprint"] != printed_rows(first)["fingerprint"]
 
 
 def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
     """By tasks of the cluster where there are many shards; it is the same index."""
     write_shards(folder / "data", [1] * 9)
-    rows = log_if_slow(run("index", "c.yaml", "--on-ray"))
+    rows = printed_rows(run("index", "c.yaml", "--on-ray"))
     assert rows.pop("state") == ["made now"]
     (kept,) = (folder / "index").glob("*.arrow")
     kept.unlink()
-    here = log_if_slow(run("index", "c.yaml"))
+    here = printed_rows(run("index", "c.yaml"))
     assert here.pop("state") == ["made now"]
     assert rows == here
 
@@ -220,7 +220,7 @@ def test_the_command_is_installed(folder: Path) -> None:
 
 def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> None:
     """Of data named by format and glob, and of a configuration's as it decodes them."""
-    rows = log_if_slow(
+    rows = printed_rows(
         run(
             "inspect",
             "data/*.tar",
@@ -244,7 +244,7 @@ def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> Non
     assert nowhere.stderr.endswith(
         "\nrayingest: --sheet: none/sheet.png cannot be written: No such file or directory\n"
     )
-    assert "uint8 (8, 8, 3)" in " ".join(log_if_slow(run("inspect", "c.yaml"))["fields"])
+    assert "uint8 (8, 8, 3)" in " ".join(printed_rows(run("inspect", "c.yaml"))["fields"])
 
 
 OF_READER = {"json": "json lines", "arrow": "arrow file"}
@@ -265,9 +265,9 @@ def test_every_reader_has_its_commands(reader: str, run: Run, folder: Path) -> N
         reader,
         *(("--option", "lists=[many, scores]") if reader == "tfrecord" else ()),
     )
-    assert log_if_slow(run("index", *how))["data"][0].startswith(f"{count} samples in ")
-    assert log_if_slow(run("inspect", *how))["fields"]
-    assert log_if_slow(run("verify", *how))["verified"][0].endswith(", 0 bad")
+    assert printed_rows(run("index", *how))["data"][0].startswith(f"{count} samples in ")
+    assert printed_rows(run("inspect", *how))["fields"]
+    assert printed_rows(run("verify", *how))["verified"][0].endswith(", 0 bad")
     assert "--option oops" in run("verify", *how, "--option", "oops").stderr
     assert "'oops'" in run("verify", *how, "--option", "oops=1").stderr
 
@@ -276,7 +276,7 @@ def test_verify_lists_all_that_is_bad(run: Run, folder: Path) -> None:
     """A picture that cannot be decoded, by its offset; a shard that cannot be indexed; and nothing
     where nothing is.
     """
-    assert log_if_slow(run("verify", "c.yaml"))["verified"] == ["42 samples in 3 shards, 0 bad"]
+    assert printed_rows(run("verify", "c.yaml"))["verified"] == ["42 samples in 3 shards, 0 bad"]
     first, second, _ = sorted((folder / "data").iterdir())
     data = bytearray(first.read_bytes())
     at = data.index(b"\x89PNG", 3000)

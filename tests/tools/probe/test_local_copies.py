@@ -12,7 +12,7 @@ from PIL import Image
 import rayingest as ri
 from rayingest.api.dataset import Dataset
 from rayingest.tools.probe import local_copies
-from rayingest.tools.probe.local_copies import copied, without_cache
+from rayingest.tools.probe.local_copies import copy_first_shards, without_cache
 from tests.support.streams import write_shards
 
 HERE = {"rank": 0, "world_size": 1, "workers": 0}
@@ -52,9 +52,9 @@ def as_label(sample: dict[str, Any]) -> dict[str, Any]:
 def test_copies_are_of_the_first_shards(tmp_path: Path, made: Any, whole: int, least: int) -> None:
     """All of them where there is room, else one of each source; and they are gone in the end."""
     data = without_cache(made(tmp_path))
-    with copied(data) as local:
+    with copy_first_shards(data) as local:
         assert rows(local) == whole
-    with copied(data, 1) as local:
+    with copy_first_shards(data, 1) as local:
         assert rows(local) == least
     with pytest.raises(ri.IngestError):
         rows(local)
@@ -62,7 +62,7 @@ def test_copies_are_of_the_first_shards(tmp_path: Path, made: Any, whole: int, l
 
 def test_which_samples_there_are_is_of_no_account(tmp_path: Path) -> None:
     """Copies hold what an order of few of the last samples would not find in the first shard."""
-    with copied(shards(tmp_path).skip(15).take(1), 1) as local:
+    with copy_first_shards(shards(tmp_path).skip(15).take(1), 1) as local:
         assert rows(local) == 5
 
 
@@ -71,12 +71,12 @@ def test_what_cannot_be_copied_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     numbers = torch.utils.data.TensorDataset(torch.arange(8))
     with (
         pytest.raises(ri.ConfigError, match="not of files that could be copied"),
-        copied(ri.from_torch(numbers)),
+        copy_first_shards(ri.from_torch(numbers)),
     ):
         pass
     monkeypatch.setattr(local_copies, "_LARGEST_BYTES", 100)
     with (
         pytest.raises(ri.ConfigError, match=r"its first shards have .* GiB; at most"),
-        copied(shards(tmp_path)),
+        copy_first_shards(shards(tmp_path)),
     ):
         pass
