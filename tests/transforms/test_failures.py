@@ -190,6 +190,10 @@ class NotCallable:
         (lambda: Map(NotCallable), "__call__"),
         (lambda: Decode({"jpg": 3}), "decode of 'jpg': 3 cannot be called"),
         (lambda: Decode({"jpg": lambda a, b, c: 0}), "decode of 'jpg'.*needs a, b, c"),
+        (
+            lambda: Decode({"jpg": images.Resize}),
+            r"decode of .jpg.: Resize is a class; give an inst",
+        ),
         (lambda: Decode({}), "decode: no field is named; give fields and their decoders"),
         (lambda: Select({}), "select: expected new names"),
         (lambda: Select({"a": 3}), r"select: expected .* not {'a': 3}"),

@@ -19,18 +19,24 @@ from rayingest.errors import ConfigError
 from rayingest.options.checked import nearest
 from rayingest.transforms import images
 
-IMAGES: Mapping[str, Any] = {
-    name: getattr(images, name) for name in images.__all__ if name not in {"Compose", "Transform"}
-}
-"""The transforms of `ri.images` that can be written down by name; a list of them is a `Compose`."""
-
 TYPES: Mapping[str, Any] = {"str": str, "bytes": bytes, "int": int, "float": float}
 
+_IMAGES: Mapping[str, Any] = {name: getattr(images, name) for name in images.__all__}
+_NOT_BY_NAME = (images.Transform, images.Compose)
+"""The interface, and a chain, which is written as a list."""
+
 DECODERS: Mapping[str, Any] = {
-    **{name: fn for name, fn in IMAGES.items() if name != "Normalize"},
+    **{
+        name: fn
+        for name, fn in _IMAGES.items()
+        if issubclass(fn, images.Transform) and fn not in _NOT_BY_NAME
+    },
     **TYPES,
 }
-AFTER_COPY: Mapping[str, Any] = {"Normalize": images.Normalize}
+AFTER_COPY: Mapping[str, Any] = {
+    name: fn for name, fn in _IMAGES.items() if not issubclass(fn, images.Transform)
+}
+"""All that `ri.images` exports is known by its name: a transform in `decode`, the rest here."""
 
 
 def resolve(
@@ -38,9 +44,9 @@ def resolve(
 ) -> Callable[..., Any] | None:
     """The function that `spec` stands for, or None and its mistakes noted.
 
-    `spec` is a name, or `{name: arguments}`: a mapping of them, or the value of the only one. A name without a colon is
-    one of `known`. A class from `known`, or with arguments, is set up at once; a function with arguments gets them
-    with every call.
+    `spec` is a name, or `{name: arguments}`: a mapping of them, or the value of the only one. A
+    name without a colon is one of `known`. A class that is known, has arguments or is an image
+    transform is set up at once; a function with arguments gets them with every call.
     """
     if isinstance(spec, str):
         name, arguments, inner = spec, None, loc
@@ -54,7 +60,10 @@ def resolve(
         )
         return None
     fn = _find(name, known, loc, mistakes)
-    if fn is None or (arguments is None and (":" in name or fn in TYPES.values())):
+    is_transform = isinstance(fn, type) and issubclass(fn, images.Transform)
+    if fn is None or (
+        arguments is None and not is_transform and (":" in name or fn in TYPES.values())
+    ):
         return fn
     return _with_arguments(name, fn, arguments, inner, mistakes)
 

@@ -330,3 +330,14 @@ def test_normalize_refuses_what_it_was_not_made_for():
     ):
         with pytest.raises(ConfigError, match=r"takes uint8 images \(N, H, W, 1\)"):
             normalize(images)
+
+
+def test_every_exported_transform_has_a_case_here():
+    """A new one cannot be forgotten by the tests above."""
+    exported = {getattr(ri, name) for name in ri.__all__} - {ri.Transform, ri.Normalize}
+    assert exported == {type(transform) for transform in ALL}
+
+
+def test_completion_shows_the_transforms_alone():
+    """No module or helper is among them."""
+    assert sorted(dir(ri)) == sorted(ri.__all__)
