@@ -1,0 +1,49 @@
+"""The tables of the pages about formats and decoding say what the code does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import rayingest as ri
+from rayingest.api.readers import READERS
+from rayingest.formats import get_format
+from rayingest.transforms import decoders
+from rayingest.transforms.images.pixels import MAX_PIXELS
+from tests.docs.pages import ROOT
+
+
+def test_the_table_of_extensions_is_the_codes() -> None:
+    """docs/decoding.md names every extension that has a decoder, and those that are refused."""
+    text = (ROOT / "docs/decoding.md").read_text()
+    table = re.findall(r"(?m)^\| ((?:`\w+` ?)+) \| (.+?) \|$", text)
+    meanings = {
+        extension: meaning
+        for names, meaning in table
+        for extension in re.findall(r"`(\w+)`", names)
+    }
+    for extension, meaning in meanings.items():
+        decoder = decoders.decoder_for(extension)
+        assert decoder is not None, extension
+        if meaning.startswith("refused"):
+            with pytest.raises(ri.ConfigError):
+                decoder(b"")
+    assert meanings.keys() == decoders._DECODERS.keys() | set(decoders._PICKLED)
+    assert f"{MAX_PIXELS:,}" in text
+
+
+def test_the_table_of_formats_is_the_codes() -> None:
+    """docs/formats.md has a row for every reader, with the ends of names that a folder's files have."""
+    lines = (ROOT / "docs/formats.md").read_text().partition("## Cost")[0].splitlines()
+    rows = {
+        line.split("`")[1].removeprefix("read_"): line
+        for line in lines
+        if line.startswith("| `read_")
+    }
+    assert rows.keys() == READERS.keys()
+    for name, reader in READERS.items():
+        named = re.findall(r"`(\S+)`", rows[name].split("|")[2])
+        for suffix in filter(None, get_format(reader("x").format_name).suffixes):
+            parts = {f".{part}" for part in suffix[1:].split(".")}
+            assert suffix.lstrip("/") in named or parts <= set(named), (name, suffix)
