@@ -84,6 +84,11 @@ def test_fragments_parse(page: Path) -> None:
         yaml.safe_load(block.text)
 
 
+def path_of(module: str) -> str:
+    """`jobs/chaos.py` for `jobs.chaos`."""
+    return f"{module.replace('.', '/')}.py"
+
+
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_the_commands_exist(page: Path) -> None:
     """Targets, scripts, files, subcommands and options in a page's shell blocks exist."""
@@ -94,13 +99,14 @@ def test_the_commands_exist(page: Path) -> None:
             words = shlex.split(line, comments=True)
             if words[:1] == ["make"]:
                 assert words[1] in targets, line
+            line = re.sub(r"python -m ((?:jobs|benchmarks)\.\w+)", lambda it: path_of(it[1]), line)
             for path in re.findall(r"\b(?:jobs|benchmarks|infra)/[\w./]+\.\w+", line):
                 assert (ROOT / path).is_file(), line
             options = {word.partition("=")[0] for word in words if word.startswith("--")}
             if words[:1] == ["rayingest"]:
                 options_of = commands[words[1]].params
                 assert options <= {name for option in options_of for name in option.opts}, line
-            script = re.search(r"python ((?:jobs|benchmarks)/\w+\.py)(.*)", line)
+            script = re.search(r"\b((?:jobs|benchmarks)/\w+\.py)(.*)", line)
             if script:
                 source = "".join(path.read_text() for path in (ROOT / script[1]).parent.glob("*.py"))
                 for option in re.findall(r"(--[\w-]+)", script[2]):

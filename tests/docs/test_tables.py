@@ -9,14 +9,17 @@ import pytest
 import rayingest as ri
 from rayingest.api.readers import READERS
 from rayingest.formats import get_format
+from rayingest.plan.figures.metrics import LOOKED_AT, METRICS
 from rayingest.transforms import decoders
 from rayingest.transforms.images.pixels import MAX_PIXELS
 from tests.docs.pages import ROOT
+from tests.test_house import FLOORS
 
 
 def test_the_table_of_extensions_is_the_codes() -> None:
     """docs/decoding.md names every extension that has a decoder, and those that are refused."""
-    text = (ROOT / "docs/decoding.md").read_text()
+    page = (ROOT / "docs/decoding.md").read_text()
+    text = page.partition("## Transforms")[0]
     table = re.findall(r"(?m)^\| ((?:`\w+` ?)+) \| (.+?) \|$", text)
     meanings = {
         extension: meaning
@@ -47,3 +50,33 @@ def test_the_table_of_formats_is_the_codes() -> None:
         for suffix in filter(None, get_format(reader("x").format_name).suffixes):
             parts = {f".{part}" for part in suffix[1:].split(".")}
             assert suffix.lstrip("/") in named or parts <= set(named), (name, suffix)
+
+
+def test_the_table_of_metrics_is_the_codes() -> None:
+    """docs/observing.md has a row for every metric, with its figures and the values of its tag."""
+    lines = (ROOT / "docs/observing.md").read_text().splitlines()
+    rows = [line.split("|")[1:4] for line in lines if "| `rayingest_" in line]
+    table = {re.findall(r"rayingest_\w+", metric)[0]: (figures, tags) for figures, metric, tags in rows}
+    names = {
+        f"{metric.name}_total" if metric.kind != "gauge" else metric.name: metric
+        for metric in METRICS
+    }
+    assert table.keys() == names.keys()
+    for name, metric in names.items():
+        figures, tags = table[name]
+        assert set(re.findall(r"\w+", tags)) == set(metric.stages.values()), name
+        shown = figures.replace("<cause>", "workers")
+        for figure in set(metric.stages) - {LOOKED_AT}:
+            assert figure in shown or "<cause>" in figures, figure
+
+
+def test_the_table_of_floors_is_the_houses() -> None:
+    """docs/architecture.md gives every package the floor that its imports are held to."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    floors = {
+        name.rstrip("/").removesuffix(".py").replace("/", "."): int(floor)
+        for floor, rooms in re.findall(r"(?m)^\| (\d+) \| ([^|]+) \|", text)
+        for name in re.findall(r"`([\w/]+(?:\.py)?)`", rooms)
+    }
+    expected = {name: floor for name, floor in FLOORS.items() if name not in ("__init__", "plan")}
+    assert floors == expected
