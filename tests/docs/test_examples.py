@@ -95,11 +95,11 @@ def test_the_commands_exist(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()))
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for block in blocks(page, "bash"):
-        for line in block.text.replace("\\\n", " ").splitlines():
+        text = re.sub(r"python -m ([\w.]+)", lambda it: f"python {path_of(it[1])}", block.text)
+        for line in text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["make"]:
                 assert words[1] in targets, line
-            line = re.sub(r"python -m ((?:jobs|benchmarks)\.\w+)", lambda it: path_of(it[1]), line)
             for path in re.findall(r"\b(?:jobs|benchmarks|infra)/[\w./]+\.\w+", line):
                 assert (ROOT / path).is_file(), line
             options = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -108,7 +108,8 @@ def test_the_commands_exist(page: Path) -> None:
                 assert options <= {name for option in options_of for name in option.opts}, line
             script = re.search(r"\b((?:jobs|benchmarks)/\w+\.py)(.*)", line)
             if script:
-                source = "".join(path.read_text() for path in (ROOT / script[1]).parent.glob("*.py"))
+                folder = (ROOT / script[1]).parent
+                source = "".join(path.read_text() for path in folder.glob("*.py"))
                 for option in re.findall(r"(--[\w-]+)", script[2]):
                     assert f'"{option}"' in source, line
 

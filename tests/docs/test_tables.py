@@ -56,7 +56,9 @@ def test_the_table_of_metrics_is_the_codes() -> None:
     """docs/observing.md has a row for every metric, with its figures and the values of its tag."""
     lines = (ROOT / "docs/observing.md").read_text().splitlines()
     rows = [line.split("|")[1:4] for line in lines if "| `rayingest_" in line]
-    table = {re.findall(r"rayingest_\w+", metric)[0]: (figures, tags) for figures, metric, tags in rows}
+    table = {
+        re.findall(r"rayingest_\w+", metric)[0]: (figures, tags) for figures, metric, tags in rows
+    }
     names = {
         f"{metric.name}_total" if metric.kind != "gauge" else metric.name: metric
         for metric in METRICS
