@@ -1,6 +1,6 @@
-"""What runs on a cluster, from the metrics that its nodes export: a snapshot of every loader, without a Prometheus.
+"""Show every loader of a cluster from the metrics that its nodes export; no Prometheus is needed.
 
-Owns the way back from metrics to figures, and the table. Asks Ray only where its nodes are.
+Owns the way back from metrics to figures, and the table. Asks Ray only for its nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINE = re.compile(r"^(ray_rayingest_\w+)\{(.*)\} (\S+)")
 _TAG = re.compile(r'(\w+)="([^"]*)"')
 _TIMEOUT_SECONDS = 3.0
 _GONE_SECONDS = 30.0
-"""Without a new look at it a loader's process has ended: Ray exports every 10 s."""
+"""A loader without new figures for this long has ended. Ray exports every 10 s."""
 
 _FIGURES = {
     (f"ray_{metric.name}" + ("_total" if metric.kind == "counter" else ""), stage): figure
@@ -34,12 +34,12 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Seen:
-    """A loader's figures as exported. They are those of `stats()`."""
+    """A loader's exported figures, by the names that `stats()` uses."""
 
     figures: dict[str, Any] = field(default_factory=lambda: {NODES: {}})
 
     def add(self, figure: str, node: str, value: float) -> None:
-        """One more value: a figure is the sum of what its nodes tell, and of processes that had the same rank."""
+        """Add a value: a figure is the sum over nodes, and over processes of the same rank."""
         if figure == LOOKED_AT:
             self.figures[figure] = max(value, self.looked_at)
             return
@@ -49,12 +49,12 @@ class Seen:
 
     @property
     def looked_at(self) -> float:
-        """When the loader's process had these figures, by its clock; 0 where it has closed the loader, or ended."""
+        """When the process read these figures, in seconds since 1970; 0 if it closed the loader."""
         return float(self.figures.get(LOOKED_AT, 0.0))
 
 
 def parse(text: str) -> dict[Key, Seen]:
-    """The loaders in what nodes export, in the text format of Prometheus."""
+    """Return the loaders in what nodes export, in the text format of Prometheus."""
     found: dict[Key, Seen] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -69,7 +69,7 @@ def parse(text: str) -> dict[Key, Seen]:
 
 
 def scrape(nodes: Iterable[Mapping[str, Any]]) -> str:
-    """What all these nodes, as `ray.nodes()` gives them, export now; nothing of those that do not answer."""
+    """Return the metrics that nodes of `ray.nodes()` export now; skip nodes that do not answer."""
     texts = []
     for node in nodes:
         if not node["Alive"] or not node.get("MetricsExportPort"):
@@ -84,18 +84,18 @@ def scrape(nodes: Iterable[Mapping[str, Any]]) -> str:
 
 
 class Board:
-    """What each loader did of late, from one scrape to the next; `clock` gives seconds."""
+    """What each loader did between its last two looks; `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._looks: dict[
-            Key, list[tuple[float, Seen]]
-        ] = {}  # by when they came: the last two that differ
+        # By loader, the last two different looks, each with the time of its arrival.
+        self._looks: dict[Key, list[tuple[float, Seen]]] = {}
 
     def update(self, exported: str) -> dict[Key, Snapshot]:
-        """From what all nodes export now: every loader that lives and was looked at twice, between its last two looks.
+        """Add the nodes' exports; return every live loader that was seen twice.
 
-        Ray exports less often than it may be asked, and at its own times, so the looks' times are those of the figures.
+        A snapshot covers the time between the loader's last two looks. Their times are those of the
+        figures: Ray exports at its own pace.
         """
         now, seen = self._clock(), parse(exported)
         for key, one in seen.items():
@@ -103,8 +103,8 @@ class Board:
             if one.looked_at and (not looks or one.looked_at > looks[-1][1].looked_at):
                 self._looks[key] = [*looks[-1:], (now, one)]
         for key, looks in list(self._looks.items()):
-            told_closed = key in seen and seen[key].figures.get(LOOKED_AT) == 0
-            if told_closed or now - looks[-1][0] > _GONE_SECONDS:
+            is_closed = key in seen and seen[key].figures.get(LOOKED_AT) == 0
+            if is_closed or now - looks[-1][0] > _GONE_SECONDS:
                 del self._looks[key]
         return {
             key: _between(*looks) for key, looks in sorted(self._looks.items()) if len(looks) > 1
@@ -132,14 +132,18 @@ _WIDTHS = (9, 5, 7, 11, 10, 6, 16, 14, 9, 13)
 
 
 def table(seen: Mapping[Key, Snapshot]) -> list[str]:
-    """Lines: a loader each, and below them the advice for each loader of a job, from all ranks that have it."""
+    """Return the table: a line for each loader, then the advice for it over all ranks."""
     if not seen:
         return [
-            "no loader runs on this cluster, or none has told twice what it did: new figures come every 10 s"
+            "no loader runs on this cluster, or none has exported figures twice yet: "
+            "Ray exports every 10 s"
         ]
     lines = [_row(_HEADS)]
     for key, one in seen.items():
-        queue = f"r{one['reads_under_way']:.0f} d{one['decodes_under_way']:.0f} b{one['batches_ready']:.0f}"
+        queue = (
+            f"r{one['reads_under_way']:.0f} d{one['decodes_under_way']:.0f} "
+            f"b{one['batches_ready']:.0f}"
+        )
         store = f"{one['bytes_in_flight'] / 2**20:.0f}/{one['max_bytes'] / 2**20:.0f} MiB"
         rates = (f"{one[name] / one.seconds:,.1f}" for name in ("samples", "batches"))
         found = diagnose(one)

@@ -1,7 +1,7 @@
-"""The command line: checks a configuration against its data, makes indexes, shows and verifies data, takes more in.
+"""The command `rayingest`: check a configuration, index, inspect, verify and pack data.
 
-Owns what is printed. Errors of ours are told in a line or two on stderr, with exit status 1; `--debug` shows where they
-come from.
+Owns what is printed. An error of this package is one line on stderr and exit status 1; `--debug`
+shows its traceback.
 """
 
 from __future__ import annotations
@@ -33,31 +33,36 @@ from rayingest.tools.cli.source import open_source, sources_of
 from rayingest.tools.probe.commands import add_commands
 from rayingest.util.progress import Bar
 
-ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")
-]
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML configuration.")]
 Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A YAML file, or with --format a path, glob or URL.")
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A YAML configuration; with --format a path, glob or URL."
+    ),
 ]
 FormatName = Annotated[
-    str | None, typer.Option("--format", help="Of the data, as in `webdataset`.")
+    str | None, typer.Option("--format", help="Format of the data, for example webdataset.")
 ]
 Given = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Of the format, as in `lists=[tokens]`; repeatable."),
+    typer.Option(
+        "--option", help="An option of the format, for example lists=[tokens]; repeatable."
+    ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 OnRay = Annotated[
     bool,
-    typer.Option("--on-ray", help="Index by tasks on Ray: on the cluster at RAY_ADDRESS, or here."),
+    typer.Option(
+        "--on-ray", help="Index with Ray tasks: on the cluster at RAY_ADDRESS, or a local one."
+    ),
 ]
-WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
+WorldSize = Annotated[int, typer.Option(min=1, help="Number of ranks that share a step.")]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def main() -> None:
-    """The entry point `rayingest`."""
+    """Run the command line."""
     app()
 
 
@@ -72,7 +77,7 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the version and end."
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -83,18 +88,18 @@ def _options(
 def check(
     config: ConfigPath, world_size: WorldSize = 1, on_ray: OnRay = False, debug: Debug = False
 ) -> None:
-    """Say what a configuration gives: the data, the order, and the first batch of rank 0."""
+    """Show what a configuration yields: the data, the order, the first batch of rank 0."""
     with _report_errors(debug):
         loaded = load_config(config)
         dataset = loaded.dataset()
-        known = _scan_result(dataset, on_ray)
-        planner = dataset.planner(known, 0, world_size, uneven=True)
-        beside = bool(known.limits) or known.lengths is not None or not planner.calendar.is_plain
+        scan = _scan_result(dataset, on_ray)
+        planner = dataset.planner(scan, 0, world_size, uneven=True)
+        beside = bool(scan.limits) or scan.lengths is not None or not planner.calendar.is_plain
         kinds = (
             isinstance(planner, kind) for kind in (GroupedPlanner, MixedPlanner, WeightedPlanner)
         )
         version = order_version(beside, *kinds)
-        _print_rows({**_data_rows(known), **_order_rows(planner, version, world_size)})
+        _print_rows({**_data_rows(scan), **_order_rows(planner, version, world_size)})
         options = {
             **loaded.loader_options(),
             "workers": 0,
@@ -104,13 +109,8 @@ def check(
         }
         with dataset.loader(rank=0, world_size=world_size, **options) as loader:
             for batch in loader:
-                _print_rows(
-                    {
-                        "first batch": [
-                            f"{name:<{_WIDTH}}{_shape(value)}" for name, value in batch.items()
-                        ]
-                    }
-                )
+                columns = [f"{name:<{_WIDTH}}{_shape(value)}" for name, value in batch.items()]
+                _print_rows({"first batch": columns})
                 break
 
 
@@ -122,13 +122,13 @@ def index(
     on_ray: OnRay = False,
     debug: Debug = False,
 ) -> None:
-    """Make the index of the data, unless the kept one still holds: sizes and marks of all shards."""
+    """Index the data, unless the cached index is up to date."""
     with _report_errors(debug):
         for dataset in sources_of(open_source(source, format_name, option)):
-            kept = dataset.index_cache().load() is not None
-            known = _scan_result(dataset, on_ray)
+            cached = dataset.index_cache().load() is not None
+            scan = _scan_result(dataset, on_ray)
             _print_rows(
-                {**_data_rows(known), "state": ["kept, and still holds" if kept else "made now"]}
+                {**_data_rows(scan), "state": ["cached, up to date" if cached else "built"]}
             )
 
 
@@ -137,51 +137,32 @@ def inspect(
     source: Source,
     format_name: FormatName = None,
     option: Given = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 16,
-    sheet: Annotated[
-        Path | None, typer.Option(help="Where to write a PNG with pictures of them.")
-    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples to show.")] = 16,
+    sheet: Annotated[Path | None, typer.Option(help="PNG file to write with their images.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Show what data there are: shards, counts, sizes, fields and what is in them, and a sheet of pictures."""
+    """Show the data: shards, counts, sizes, fields, and a contact sheet of images."""
     with _report_errors(debug):
         dataset = replace(
             open_source(source, format_name, option), limits=(), lengths=None
-        )  # all there is, whatever is taken of it
-        known = _scan_result(dataset, on_ray=False)
-        _print_rows(_data_rows(known))
-        _print_rows(
-            {
-                "shards": [
-                    f"{'bytes':>15} {'blocks':>9} {'samples':>12}",
-                    *inspection.shards(known.manifest),
-                ]
-            }
-        )
-        found = inspection.first_samples(dataset, known.manifest, samples)
-        _print_rows(
-            {
-                "fields": [
-                    f"{name:<{_WIDTH}}{words}"
-                    for name, words in inspection.describe_fields(found).items()
-                ]
-            }
-        )
+        )  # all the data, also what the configuration leaves out
+        scan = _scan_result(dataset, on_ray=False)
+        _print_rows(_data_rows(scan))
+        heads = f"{'bytes':>15} {'blocks':>9} {'samples':>12}"
+        _print_rows({"shards": [heads, *inspection.shards(scan.manifest)]})
+        found = inspection.first_samples(dataset, scan.manifest, samples)
+        fields = inspection.describe_fields(found).items()
+        _print_rows({"fields": [f"{name:<{_WIDTH}}{words}" for name, words in fields]})
         if sheet is not None:
-            _print_rows(
-                {
-                    "pictures": [
-                        f"{inspection.contact_sheet(found, sheet)!r} of {len(found)} samples in {sheet}"
-                    ]
-                }
-            )
+            field = inspection.write_contact_sheet(found, sheet)
+            _print_rows({"images": [f"{field!r} of {len(found)} samples in {sheet}"]})
 
 
 @app.command()
 def verify(
     source: Source, format_name: FormatName = None, option: Given = None, debug: Debug = False
 ) -> None:
-    """Read and decode everything; a line for each bad sample, shard or block, and exit status 1 if there is any."""
+    """Read and decode everything; print a line for each fault. Exit status 1 if there is one."""
     with _report_errors(debug):
         bad = 0
         for dataset in sources_of(open_source(source, format_name, option)):
@@ -192,7 +173,10 @@ def verify(
                 for fault in verification.faults(lambda done: bar.update(done - bar.n)):
                     bar.clear()
                     typer.echo(str(fault))
-            counts = f"{verification.samples:,} samples in {verification.shards:,} shards, {verification.bad:,} bad"
+            counts = (
+                f"{verification.samples:,} samples in {verification.shards:,} shards, "
+                f"{verification.bad:,} bad"
+            )
             _print_rows({"verified": [counts]})
             bad += verification.bad
         if bad:
@@ -203,43 +187,47 @@ def verify(
 def pack(
     source: Source,
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="Where the shards are to be: an empty folder.")
+        str, typer.Argument(metavar="FOLDER", help="An empty folder for the shards.")
     ],
     format_name: FormatName = None,
     option: Given = None,
-    to: Annotated[str, typer.Option(help="webdataset or parquet.")] = "webdataset",
-    shard_bytes: Annotated[int, typer.Option(min=1, help="Of samples, as they are read.")] = 256
-    << 20,
+    to: Annotated[
+        str, typer.Option(help="Format of the shards: webdataset or parquet.")
+    ] = "webdataset",
+    shard_bytes: Annotated[
+        int, typer.Option(min=1, help="Bytes of samples in a shard, as they are read.")
+    ] = 256 << 20,
     resize: Annotated[
-        int | None, typer.Option(min=1, help="Shorter side that larger images get.")
+        int | None,
+        typer.Option(min=1, help="Shrink larger images until their shorter side has N pixels."),
     ] = None,
     decode_images: Annotated[
-        bool, typer.Option("--decode-images", help="Write images as arrays.")
+        bool, typer.Option("--decode-images", help="Decode images and write arrays.")
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Write the data anew as shards of one size, on Ray Data; called again, it goes on where it ended."""
+    """Rewrite the data as shards of equal size, with Ray Data. Resumes if called again."""
     from rayingest.tools.cli.pack import Packing
     from rayingest.tools.cli.parts import Layout
 
     with _report_errors(debug):
         dataset = open_source(source, format_name, option)
-        known = _scan_result(dataset, on_ray=True)
-        packing = Packing(dataset, known, folder, Layout(to, shard_bytes, resize, decode_images))
-        made = samples = 0
+        scan = _scan_result(dataset, on_ray=True)
+        packing = Packing(dataset, scan, folder, Layout(to, shard_bytes, resize, decode_images))
+        written = samples = 0
         with Bar(total=len(packing.shards), desc="packing", unit="shard", disable=None) as bar:
             for done in packing.run():
-                made, samples = made + done.made, samples + done.samples
+                written, samples = written + done.is_new, samples + done.samples
                 bar.update()
-        there = (
-            f", {len(packing.shards) - made:,} of them there before"
-            if made < len(packing.shards)
+        before = (
+            f", {len(packing.shards) - written:,} of them written before"
+            if written < len(packing.shards)
             else ""
         )
         _print_rows(
             {
                 "packed": [
-                    f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{there}"
+                    f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{before}"
                 ]
             }
         )
@@ -267,23 +255,23 @@ def _report_errors(debug: bool) -> Iterator[None]:
 add_commands(app, _report_errors)
 
 
-def _data_rows(known: ScanResult) -> dict[str, list[str]]:
-    manifest = known.manifest
-    if isinstance(known, MixtureScanResult):
+def _data_rows(scan: ScanResult) -> dict[str, list[str]]:
+    manifest = scan.manifest
+    if isinstance(scan, MixtureScanResult):
         each = [
-            f"{name:<{_WIDTH}}{of.view.num_samples:>14,} samples"
-            for name, of in known.parts.items()
+            f"{name:<{_WIDTH}}{of.view.num_samples:>14,} samples" for name, of in scan.parts.items()
         ]
         return {"sources": each, "fingerprint": [manifest.fingerprint]}
-    taken = f"{known.view.num_samples:,} samples: {view_mark(known.limits)}"
+    subset = f"{scan.view.num_samples:,} samples: {view_mark(scan.limits)}"
     return {
         "data": [
-            f"{manifest.num_samples:,} samples in {len(manifest.paths):,} shards under {redact(manifest.root)}"
+            f"{manifest.num_samples:,} samples in {len(manifest.paths):,} shards under "
+            f"{redact(manifest.root)}"
         ],
         "blocks": [f"{manifest.num_blocks:,}, {manifest.total_bytes:,} bytes of samples in memory"],
         "fingerprint": [manifest.fingerprint],
-        "index": [redact(known.index)],
-        **({"taken": [taken]} if known.limits else {}),
+        "index": [redact(scan.index)],
+        **({"subset": [subset]} if scan.limits else {}),
     }
 
 
@@ -292,21 +280,25 @@ def _order_rows(planner: Planner, version: int, world_size: int) -> dict[str, li
     if order.seed is not None:
         window = f"{order.window_samples:,} samples ({order.window_steps:,} steps)"
         how = f"seed {order.seed}, windows of {window}, {order.lanes} lane(s)"
-    left = f", {order.tail:,} samples left out" if order.partial == "drop" and order.tail else ""
-    steps = f"{planner.steps_in(0):,} an epoch, of {order.batch:,} samples; partial {order.partial}{left}"
+    left = f", {order.tail:,} samples dropped" if order.partial == "drop" and order.tail else ""
+    steps = (
+        f"{planner.steps_in(0):,} per epoch, {order.batch:,} samples each; "
+        f"partial {order.partial}{left}"
+    )
     if isinstance(planner, MixedPlanner):
         how += f" of {len(planner.sources)} sources: {planner.order}"
     if isinstance(planner, GroupedPlanner):
         how += f", {planner.order.grouping}"
         steps = (
-            f"{planner.steps_in(0):,} in the first epoch, of {order.batch:,} {planner.what}, {planner.filled(0):.1%} "
-            f"filled; partial {order.partial}"
+            f"{planner.steps_in(0):,} in the first epoch, {order.batch:,} {planner.what} each, "
+            f"{planner.filled(0):.1%} filled; partial {order.partial}"
         )
     return {
         "order": [f"version {version}, {how}"],
         "steps": [steps],
         "reads": [
-            f"{reads_per_block(planner, world_size):.2f} per block and epoch on {world_size} rank(s)"
+            f"{reads_per_block(planner, world_size):.2f} per block and epoch "
+            f"on {world_size} rank(s)"
         ],
     }
 
@@ -322,5 +314,5 @@ def _print_rows(rows: Mapping[str, list[str]]) -> None:
 
 def _shape(value: Any) -> str:
     if isinstance(value, list):
-        return f"list of {type(value[0]).__name__ if value else 'nothing'}, {len(value)} long"
+        return f"list of {len(value)} {type(value[0]).__name__ if value else 'nothing'}"
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"

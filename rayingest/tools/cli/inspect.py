@@ -1,4 +1,4 @@
-"""`inspect`: what data there are: shards with their counts and sizes, columns, a few samples, and pictures of some."""
+"""Look at data: `inspect` describes shards, fields and samples, `verify` decodes all of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST = 60
 
 
 def shards(manifest: Manifest) -> Iterator[str]:
-    """A line a shard: bytes, blocks, samples and name; the first ones, and how many more there are."""
+    """Yield a line with bytes, blocks, samples and name of each of the first 20 shards."""
     blocks = np.bincount(manifest.shard, minlength=len(manifest.paths))
     samples = np.bincount(
         manifest.shard, weights=manifest.samples, minlength=len(manifest.paths)
@@ -39,13 +39,13 @@ def shards(manifest: Manifest) -> Iterator[str]:
     for number in range(min(_SHOWN_SHARDS, len(manifest.paths))):
         name = redact(manifest.url(number)).removeprefix(redact(manifest.root))
         counts = f"{manifest.sizes[number]:>15,} {blocks[number]:>9,} {samples[number]:>12,}"
-        yield f"{counts}  {name if name.isprintable() else '(a bundle of files)'}"
+        yield f"{counts}  {name if name.isprintable() else '(a group of files)'}"
     if len(manifest.paths) > _SHOWN_SHARDS:
         yield f"... and {len(manifest.paths) - _SHOWN_SHARDS:,} more"
 
 
 def first_samples(dataset: Dataset, manifest: Manifest, count: int) -> Samples:
-    """So many samples of the data, decoded: the first of blocks at even distances, bad ones left out."""
+    """Decode `count` samples, the first ones of evenly spaced blocks; bad samples are left out."""
     work = work_of(dataset)
     chosen = np.unique(
         np.linspace(0, manifest.num_blocks - 1, min(count, manifest.num_blocks)).astype(int)
@@ -59,26 +59,29 @@ def first_samples(dataset: Dataset, manifest: Manifest, count: int) -> Samples:
 
 
 def describe_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """By field: the types and shapes of its values in these samples, and the first of them."""
+    """Describe each field: the types and shapes of its values, and the first value."""
     names = dict.fromkeys(name for sample in samples for name in sample)
     return {
         name: _describe([sample[name] for sample in samples if name in sample]) for name in names
     }
 
 
-def contact_sheet(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
-    """Write small pictures of the first field of images, in rows, as PNG; returns the field's name."""
+def write_contact_sheet(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
+    """Write thumbnails of the first image field to a PNG; return the field's name.
+
+    Raises ConfigError if no field is an image or the file cannot be written.
+    """
     field = next(
         (name for name, value in (samples[0] if samples else {}).items() if _is_image(value)), None
     )
     if field is None:
         raise ConfigError(
-            "--sheet: no field of the first sample is an image (uint8 of 3 dimensions)"
+            "--sheet: no field of the first sample is an image (a uint8 array of 3 dimensions)"
         )
-    pictures = [sample[field] for sample in samples if _is_image(sample.get(field))]
-    rows = -(-len(pictures) // _ACROSS)
-    sheet = Image.new("RGB", (min(len(pictures), _ACROSS) * _TILE, rows * _TILE), "white")
-    for number, pixels in enumerate(pictures):
+    images = [sample[field] for sample in samples if _is_image(sample.get(field))]
+    rows = -(-len(images) // _ACROSS)
+    sheet = Image.new("RGB", (min(len(images), _ACROSS) * _TILE, rows * _TILE), "white")
+    for number, pixels in enumerate(images):
         image = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).convert(
             "RGB"
         )
@@ -94,7 +97,7 @@ def contact_sheet(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 
 class Verification:
-    """Goes through the data once; the counts are those of what was seen so far."""
+    """One pass over the data; `shards`, `samples` and `bad` count what the pass has seen so far."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset, self._work = dataset, work_of(dataset)
@@ -102,9 +105,10 @@ class Verification:
         self.shards = self.samples = self.bad = 0
 
     def faults(self, progress: Callable[[int], None] = lambda shards: None) -> Iterator[DataError]:
-        """What is wrong, in the order of the data; `progress` gets the number of shards done.
+        """Yield the faults in the order of the data; `progress` receives the number of shards done.
 
-        A shard that cannot be indexed is one fault; so is a block that cannot be read, whose samples all count as bad.
+        A shard that cannot be indexed is one fault. A block that cannot be read is one fault too,
+        and all its samples count as bad.
         """
         for shard, blocks in index_shards(self._dataset, self.listing):
             if isinstance(blocks, DataError):

@@ -1,8 +1,8 @@
-"""`pack`: any data written anew as WebDataset or Parquet shards of one size, in parallel on Ray Data.
+"""Rewrite any data as WebDataset or Parquet shards of equal size, in parallel on Ray Data.
 
-Owns which samples go into which shard, a function of the data and the size alone; that a shard is written aside, read
-back and counted before it has its name; and that a shard that is there is not made again. `parts` says what is done to
-samples, `shard_files` what they are in shards.
+Owns which samples go into which shard: a function of the data and the size alone. A shard is
+written under a temporary name, read back and counted before it gets its own name; a shard that
+exists is not written again. `parts` transforms the samples, `shard_files` writes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RECORD = "packing.json"
 
 @dataclass(frozen=True)
 class NewShard:
-    """One shard to be made, at this path, of these parts."""
+    """A shard to write at `path` from `parts`."""
 
     path: str
     parts: tuple[Part, ...]
@@ -53,29 +53,31 @@ class NewShard:
 
 @dataclass(frozen=True)
 class PackedShard:
-    """A shard that is there; `made` just now, or before. Or the `error` for which it is not."""
+    """The result for one shard: it is new, or existed before; or the `error` that prevented it."""
 
     samples: int
-    made: bool = True
+    is_new: bool = True
     error: IngestError | None = None
 
 
 class Packing:
-    """The shards to be made in a folder. ConfigError where there are others in it, or those of another packing."""
+    """The shards to write into a folder.
 
-    def __init__(self, dataset: Dataset, known: ScanResult, url: str, layout: Layout) -> None:
+    Raises ConfigError if the folder holds other files, or shards of another packing.
+    """
+
+    def __init__(self, dataset: Dataset, scan: ScanResult, url: str, layout: Layout) -> None:
         path = local_path(url)
         if path is None:
             raise ConfigError(
-                f"{redact(url)}: shards are written to folders of the file system; copy them from there"
+                f"{redact(url)} is not a folder of the file system; "
+                "pack to a local folder and copy it"
             )
         folder = Path(path)
         for name in (RECORD, f"part-000000{SUFFIXES[layout.to]}"):
             if may_include(dataset.urls, str(folder / name)):
-                raise ConfigError(
-                    f"{folder} lies in the data, which would hold its own shards; take another folder"
-                )
-        self.shards = _shards(known, folder, layout)
+                raise ConfigError(f"{folder} is part of the data itself; choose another folder")
+        self.shards = _shards(scan, folder, layout)
         self._layout, self._work = layout, work_of(dataset)
         self._schema = None
         if layout.to == "parquet":
@@ -83,8 +85,8 @@ class Packing:
         _write_record(
             folder,
             {
-                "source": known.manifest.fingerprint,
-                "taken": view_mark(known.limits),
+                "source": scan.manifest.fingerprint,
+                "taken": view_mark(scan.limits),
                 "code": self._work.pipeline.code_mark,
                 **asdict(layout),
                 "samples": [shard.samples for shard in self.shards],
@@ -92,10 +94,10 @@ class Packing:
         )
 
     def run(self) -> Iterator[PackedShard]:
-        """Have all made, those that are not there; yields each as it is done. Raises what is wrong with the first."""
+        """Write the missing shards; yield each result as it arrives. Raises the first error."""
         import ray.data
 
-        ray.data.DataContext.get_current().enable_progress_bars = False  # there is one of ours
+        ray.data.DataContext.get_current().enable_progress_bars = False  # this command has its own
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         rows = ray.data.from_items(
             [{"shard": shard} for shard in self.shards], override_num_blocks=len(self.shards)
@@ -109,14 +111,14 @@ class Packing:
     def _pack(self, row: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"done": self.pack(row["shard"])}
-        except IngestError as error:  # Ray Data would tell it with its own around it
+        except IngestError as error:  # Ray Data would wrap it in an error of its own
             return {"done": PackedShard(0, error=error)}
 
     def pack(self, shard: NewShard) -> PackedShard:
-        """Make one shard, unless it is there."""
+        """Write one shard, unless it exists."""
         path = Path(shard.path)
-        if self._is_there(path, shard.samples):
-            return PackedShard(shard.samples, made=False)
+        if self._exists(path, shard.samples):
+            return PackedShard(shard.samples, is_new=False)
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.writing")
         try:
             blocks = (block_of(self._work, part, self._layout) for part in shard.parts)
@@ -127,19 +129,19 @@ class Packing:
             found = self._count(aside)
             if found != shard.samples:
                 raise DataError(
-                    f"{found} samples were written for {shard.samples}", shard=str(path)
+                    f"{found} samples were written, {shard.samples} were expected", shard=str(path)
                 )
             with aside.open("rb") as file:
-                os.fsync(file.fileno())  # else a power failure might leave a name without its bytes
+                os.fsync(file.fileno())  # a power failure must not leave a name without bytes
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
         return PackedShard(shard.samples)
 
-    def _is_there(self, path: Path, samples: int) -> bool:
+    def _exists(self, path: Path, samples: int) -> bool:
         try:
             return path.exists() and self._count(path) == samples
-        except DataError:  # damaged: to be made again
+        except DataError:  # damaged: write it again
             return False
 
     def _count(self, path: Path) -> int:
@@ -148,13 +150,16 @@ class Packing:
         return int(blocks.samples.sum())
 
 
-def _shards(known: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
-    """Shards of about so many bytes: a block's samples count as equally large, and may lie in two of them."""
-    manifest, view = known.manifest, known.view
+def _shards(scan: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
+    """Cut the samples into shards of about `layout.shard_bytes`.
+
+    All samples of a block count as equally large; a block may be divided between two shards.
+    """
+    manifest, view = scan.manifest, scan.view
     numbers = np.flatnonzero(view.samples)
     counts = view.samples[numbers]
     begins = np.cumsum(counts) - counts
-    made: list[NewShard] = []
+    new: list[NewShard] = []
     for first, last in itertools.pairwise(
         _borders(manifest.nbytes[numbers] / manifest.samples[numbers], counts, layout)
     ):
@@ -170,21 +175,24 @@ def _shards(known: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
             parts.append(
                 Part(spans_of(manifest, [int(block)])[0], int(manifest.first_ordinal[block]), some)
             )
-        made.append(
-            NewShard(str(folder / f"part-{len(made):06d}{SUFFIXES[layout.to]}"), tuple(parts))
+        new.append(
+            NewShard(str(folder / f"part-{len(new):06d}{SUFFIXES[layout.to]}"), tuple(parts))
         )
-    return made
+    return new
 
 
 def _first_block(shards: list[NewShard]) -> Part:
-    """What is taken of it, in however many shards it lies."""
+    """Return the first block with all its chosen rows, also if several shards share it."""
     first = shards[0].parts[0]
     rows = [part.rows for shard in shards for part in shard.parts if part.first == first.first]
     return replace(first, some=np.concatenate(rows))
 
 
 def _borders(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
-    """Before which samples shards begin, and the last ends, given bytes of a sample and samples, by block."""
+    """Return the first sample of each shard and the end of the last one, int list.
+
+    `each` has a block's bytes per sample, `counts` its samples.
+    """
     ends = np.cumsum(each * counts)
     borders = np.arange(layout.shard_bytes, ends[-1], layout.shard_bytes)
     block = np.searchsorted(ends, borders, "right")
@@ -194,26 +202,27 @@ def _borders(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
 
 
 def _write_record(folder: Path, record: dict[str, Any]) -> None:
-    """Write down what is made here, or see that it is what was begun."""
+    """Write what this packing makes, or check that it equals what the folder's record says."""
     kept, text = folder / RECORD, json.dumps(record)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be made a folder: {error.strerror}; take another"
+            f"{folder} cannot be created: {error.strerror}; choose another folder"
         ) from error
     if kept.exists():
         before = json.loads(kept.read_text())
         differs = [name for name in record if before.get(name) != record[name]]
         if differs:
             raise ConfigError(
-                f"{folder} holds shards of another packing: {differs[0]} differs; take another folder"
+                f"{folder} holds shards of another packing: {differs[0]} differs; "
+                "choose another folder"
             )
         for left in folder.glob(".*.writing"):
             left.unlink(missing_ok=True)
         return
     if there := next(folder.iterdir(), None):
-        raise ConfigError(f"{folder} is not empty, {there.name!r} is in it; take another folder")
+        raise ConfigError(f"{folder} is not empty: it holds {there.name!r}; choose another folder")
     aside = kept.with_suffix(".writing")
     aside.write_text(text)
     aside.replace(kept)

@@ -1,8 +1,8 @@
-"""Samples as columns of one schema, that of a first block: for Parquet, whose files say once what a column is.
+"""Turn samples into columns of one schema, the first block's, because Parquet has one per file.
 
-Owns that no value is changed and no field left out for that: a type takes in only what it holds exactly (integers
-among floats, numbers that a narrower type has, lists of nothing, null), and all else is an error that names field and
-sample. Null and a field that is not there are the same.
+No value changes and no field is dropped: a column takes only values that its type holds exactly
+(integers among floats, numbers of a narrower type, empty lists, null). Anything else is an error
+that names the field and the sample. A missing field is null.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ _UNFIT = (
     TypeError,
     OverflowError,
 )
-_REMEDY = "let a .map() make it the same in all samples, leave it out by .select(), or, of JSON Lines, give types="
+_REMEDY = (
+    "give it one type in all samples with .map(), leave it out with .select(), or, for JSON Lines, "
+    "set types="
+)
 
 
 def schema_of(block: SampleBlock) -> pa.Schema:
-    """The columns of a first block, for all that follow: as they were in the data, or as the values suggest."""
+    """Return the schema for all blocks: the types of the first block's columns or values."""
     fields = []
     for name in _names(block):
         encoding = block.encodings.get(name)
@@ -42,7 +45,10 @@ def schema_of(block: SampleBlock) -> pa.Schema:
 
 
 def table_of(block: SampleBlock, schema: pa.Schema) -> pa.Table:
-    """The block's rows, null where a sample lacks a field. DataError for what `schema` has no place for."""
+    """Return the block's rows, null for a missing field.
+
+    Raises DataError for a value that `schema` cannot hold.
+    """
     for name in _names(block):
         if name in schema.names:
             continue
@@ -50,8 +56,8 @@ def table_of(block: SampleBlock, schema: pa.Schema) -> pa.Table:
         if place is not None:
             raise block.error(
                 place,
-                f"field {name!r} ({column.type}) is in no sample of the first block, whose fields are the columns of "
-                f"Parquet: {', '.join(map(repr, schema.names))}; {_REMEDY}",
+                f"field {name!r} ({column.type}) is not a field of the first block, whose fields "
+                f"are Parquet's columns: {', '.join(map(repr, schema.names))}; {_REMEDY}",
             )
     arrays = [_fit(field.name, block, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -64,38 +70,39 @@ def _names(block: SampleBlock) -> list[str]:
 
 
 def _first(column: pa.Array) -> int | None:
-    """The first row that is not null."""
+    """Return the first row that is not null."""
     there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     return int(there[0]) if len(there) else None
 
 
 def _fit(name: str, block: SampleBlock, kind: pa.DataType) -> pa.Array:
     try:
-        return _cast(_untyped_column(name, block), kind)
+        return _cast(_raw_column(name, block), kind)
     except _UNFIT:
         values = _values(name, block)
         place = _first_unfit(values, kind)
         raise block.error(
             place,
-            f"field {name!r} is {kind} in the first block, and so in all of Parquet; that does not hold "
+            f"field {name!r} is {kind} in the first block, so in all shards; this type cannot hold "
             f"{_short(values[place])} exactly; {_REMEDY}",
         ) from None
 
 
 def _column(name: str, block: SampleBlock) -> pa.Array:
-    """The field's values, of the type that they suggest where they have none."""
+    """Return the field's values, with their type in the data or the type that they imply."""
     try:
-        return _untyped_column(name, block)
+        return _raw_column(name, block)
     except _UNFIT as error:
         values = _values(name, block)
         place = _first_unfit(values, None)
         raise block.error(
             place,
-            f"field {name!r} fits no one column of Parquet with {_short(values[place])} in it: {error}; {_REMEDY}",
+            f"field {name!r} has no single type for Parquet because of {_short(values[place])}: "
+            f"{error}; {_REMEDY}",
         ) from None
 
 
-def _untyped_column(name: str, block: SampleBlock) -> pa.Array:
+def _raw_column(name: str, block: SampleBlock) -> pa.Array:
     return block.columns[name] if name in block.columns else _array(_values(name, block))
 
 
@@ -108,7 +115,7 @@ def _values(name: str, block: SampleBlock) -> list[Any]:
 
 
 def _first_unfit(values: Sequence[Any], kind: pa.DataType | None) -> int:
-    """The place of the first value that is not of this type; where there is none, of one with those before it."""
+    """Return the place of the first value that does not fit `kind`, or if None, those before it."""
     known = pa.null()
     for place, value in enumerate(values):
         try:
@@ -120,7 +127,7 @@ def _first_unfit(values: Sequence[Any], kind: pa.DataType | None) -> int:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """Of the narrowest type that holds all of them. One of `_UNFIT` where none does."""
+    """Return an array of the narrowest type that holds all values. Raises one of `_UNFIT`."""
     if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in values):
         if any(value is None for value in values):
             raise TypeError("null is among arrays of several dimensions")
@@ -132,19 +139,18 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """As `kind`. One of `_UNFIT` where values would not be the same."""
+    """Return the column as `kind`. Raises one of `_UNFIT` if a value would change."""
     if column.type == kind:
         return column
-    joined, made = _common_type(kind, column.type), column.cast(kind)
-    if joined != kind and not made.cast(column.type).equals(
-        column
-    ):  # Arrow rounds, and drops what is in structs
+    common, cast = _common_type(kind, column.type), column.cast(kind)
+    # Arrow rounds, and drops fields of structs: cast back and compare.
+    if common != kind and not cast.cast(column.type).equals(column):
         raise TypeError(f"{column.type} is not {kind}")
-    return made
+    return cast
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that holds both. One of `_UNFIT` where there is none."""
+    """Return the type that holds both. Raises one of `_UNFIT` if there is none."""
     if _is_bytes(one) != _is_bytes(other) and not (
         pa.types.is_null(one) or pa.types.is_null(other)
     ):

@@ -1,6 +1,6 @@
-"""Parts of the data that shards are made of: which samples, and what is done to them on the way.
+"""Read the samples that go into a shard, and resize or decode their images.
 
-Owns what `pack` makes of images, and which fields stay what they are. Knows nothing of shards.
+Owns what `pack` does to samples, and which fields keep their type. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SampleBlock:
-    """Samples, and in `columns`, a row each, what of their fields is as it was in the data, if Arrow can hand it on.
+    """Samples to write, and `columns`: the fields that stay as they are in the data.
 
-    `raw` is the block that they are of, `rows` are theirs in it, `ordinals` theirs in the data; int64 arrays.
-    `encodings` has what the bytes of fields are decoded with.
+    `raw` is the samples' block, `rows` their rows in it, `ordinals` their ordinals in the data;
+    int64 arrays. `encodings` names the decoder of each field of bytes.
     """
 
     samples: list[Sample]
@@ -49,7 +49,7 @@ class SampleBlock:
     encodings: Mapping[str, str] = field(default_factory=dict)
 
     def error(self, place: int, reason: str) -> DataError:
-        """What is wrong with the sample at this place."""
+        """Return a DataError that names the sample at `place`."""
         return DataError(
             reason, **self.raw.where(int(self.rows[place])), sample=int(self.ordinals[place])
         )
@@ -57,7 +57,10 @@ class SampleBlock:
 
 @dataclass(frozen=True)
 class Layout:
-    """What shards are to be. `resize`: pixels of the shorter side of larger images; `decode`: images become arrays."""
+    """The shards to write.
+
+    `resize`: pixels of the shorter side of larger images; `decode`: write images as arrays.
+    """
 
     to: str
     shard_bytes: int
@@ -71,7 +74,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """One block of the data, the ordinal of its first sample, and the rows to take of it: None for all."""
+    """One block of the data, the ordinal of its first sample, and its rows to take; None: all."""
 
     span: Span
     first: int
@@ -87,7 +90,10 @@ class Part:
 
 
 def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
-    """The samples of a part: as stages made them, or where there are none as they lie there, images done to."""
+    """Read the samples of a part: as the stages return them or, without stages, as stored.
+
+    Without stages, images are resized and decoded as `layout` says.
+    """
     tables = work.read([part.span])
     block = work.open(tables[0])
     raw = block.rows
@@ -112,7 +118,7 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
         encodings = {
             name: ends for name in raw.names if (ends := _encoding(tables[0].schema.field(name)))
         }
-    made: list[Sample] = []
+    written: list[Sample] = []
     for row, ordinal in zip(part.rows.tolist(), part.ordinals.tolist(), strict=True):
         try:
             names = [name for name in raw.names if name not in columns]
@@ -121,7 +127,7 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
                 if raw.has_documents
                 else {name: raw.value(name, row) for name in names}
             )
-            made.append(
+            written.append(
                 {
                     name if name in encodings else k: v
                     for name, value in fields.items()
@@ -130,11 +136,11 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
             )
         except DataError as error:
             raise DataError(error.reason, **raw.where(row), sample=ordinal) from error
-    return SampleBlock(made, *where, columns, encodings)
+    return SampleBlock(written, *where, columns, encodings)
 
 
 def _keeps_type(raw: RawBlock, name: str, file_name: str, layout: Layout) -> bool:
-    """Whether nothing is to be done to a column, so that it can keep its type."""
+    """Return whether a column needs no change, so that it keeps its type."""
     if (
         raw.has_documents
         or name == NUMBER
@@ -155,7 +161,7 @@ def _encoding(field: pa.Field) -> str:
 
 
 def _file_name(name: str, field: pa.Field) -> str:
-    """The field's name, with the extension that says what its bytes are."""
+    """Return the field's name with the extension of its encoding."""
     encoding = _encoding(field)
     ends = (
         encoding in (*IMAGES, "json", "txt")
@@ -166,7 +172,7 @@ def _file_name(name: str, field: pa.Field) -> str:
 
 
 def _image(name: str, value: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
-    """The field, made smaller or decoded where it is an image and that is asked for."""
+    """Yield the field; an image is resized or decoded if `layout` says so."""
     stem, dot, extension = name.rpartition(".")
     if (
         not isinstance(value, bytes)

@@ -1,7 +1,8 @@
-"""Samples to files of shards: tar members by extension (https://github.com/webdataset/webdataset), or rows of Parquet.
+"""Write samples to a shard: as tar members by extension, or as rows of Parquet.
 
-Owns what a field is called and made of in either, such that our readers give the same values back, or an error that
-names the sample. Knows nothing of names of shards; `parquet_columns` says what type a column of Parquet has.
+Tars follow the WebDataset convention (https://github.com/webdataset/webdataset). Owns the name and
+the bytes of each field, so that the package's readers return the same values; what a shard cannot
+hold is an error that names the sample. `parquet_columns` decides the types of columns.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ _TEXTS = ("txt", "text", "transcript")
 
 
 def write_tar(path: Path, blocks: Iterable[SampleBlock]) -> None:
-    """A member for each field that is not None. Samples keep their `__key__`, others are called by their ordinals.
+    """Write a member for each field that is not None.
 
-    Bytes stay as they are, under the field's name; text becomes `.txt`, an integer `.cls`, an array `.npy`, anything
-    else `.json`, where the name does not end in such an extension already. DataError for a key that would be read as
-    another one, and for a sample of which nothing would be left.
+    A sample's key is its `__key__`, or its ordinal. Bytes stay as they are, under the field's name;
+    text becomes `.txt`, an integer `.cls`, an array `.npy`, anything else `.json`, unless the name
+    ends in such an extension already. Raises DataError for a key that a reader would split
+    elsewhere, and for a sample whose fields are all None.
     """
     last = ""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -41,22 +43,21 @@ def write_tar(path: Path, blocks: Iterable[SampleBlock]) -> None:
                 zip(block.samples, block.ordinals.tolist(), strict=True)
             ):
                 key = f"{ordinal:012d}" if sample.get(KEY) is None else str(sample[KEY])
-                last = (
-                    f"{key}-{ordinal}" if key == last else key
-                )  # neighbours of one key would be one sample
+                # A reader would join neighbours with the same key into one sample.
+                last = f"{key}-{ordinal}" if key == last else key
                 members = list(_members(sample))
                 if not members:
                     raise block.error(
                         place,
-                        "all fields are null, for which a tar holds nothing; leave such samples out by .where() or "
-                        ".filter(), or pack to Parquet",
+                        "all fields are null, so a tar would hold nothing of the sample; leave "
+                        "such samples out with .where() or .filter(), or pack to Parquet",
                     )
                 if field_of(f"{last}.txt") != (last, "txt"):
                     raise block.error(
                         place,
-                        f"key {key!r} would be another in tars, where the first dot of the base name ends the key and "
-                        "something must be before it; change such keys by .map(), or rename the field "
-                        f"{KEY} by .select(): samples are then called by their numbers",
+                        f"key {key!r} would change in a tar, where the first dot of the base name "
+                        "ends a key that is not empty; change such keys with .map(), or rename the "
+                        f"field {KEY} with .select(): the keys are then the samples' numbers",
                     )
                 for name, data in members:
                     info = tarfile.TarInfo(f"{last}.{name}")
@@ -65,14 +66,17 @@ def write_tar(path: Path, blocks: Iterable[SampleBlock]) -> None:
 
 
 def write_parquet(path: Path, blocks: Iterable[SampleBlock], schema: pa.Schema) -> None:
-    """A row group for each block. DataError for a value or field that does not fit `schema`, that of all shards."""
+    """Write a row group for each block.
+
+    Raises DataError for a field or a value that does not fit `schema`, the schema of all shards.
+    """
     try:
         with pq.ParquetWriter(path, schema) as writer:
             for block in blocks:
                 writer.write_table(table_of(block, schema))
     except pa.ArrowNotImplementedError as error:
         raise ConfigError(
-            f"Parquet has no place for these columns, change them by .map(): {error}"
+            f"Parquet cannot hold these columns: {error}; change them with .map()"
         ) from error
 
 
@@ -85,11 +89,13 @@ def _members(sample: Sample) -> Iterator[tuple[str, bytes]]:
         name = name.lower()
         if "/" in name or not name:
             raise ConfigError(
-                f"field {field!r}: a member of a tar cannot have this extension; rename it by .select()"
+                f"field {field!r}: a tar member cannot have this extension; rename the field "
+                "with .select()"
             )
         if found.setdefault(name, field) != field:
             raise ConfigError(
-                f"fields {found[name]!r} and {field!r} are one in a tar, {name!r}; rename one by .select()"
+                f"fields {found[name]!r} and {field!r} would both be {name!r} in a tar; rename one "
+                "with .select()"
             )
         yield name, data
 
@@ -111,7 +117,7 @@ def _member(name: str, value: Any) -> tuple[str, bytes]:
         ).encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"field {name!r} is a {type(value).__name__}, which a tar has no place for: {error}"
+            f"field {name!r} is a {type(value).__name__}, which a tar cannot hold: {error}"
         ) from error
 
 

@@ -1,6 +1,7 @@
-"""What a command works on: a configuration's data, or the shards that URLs and a format name.
+"""Open the data that a command works on: a configuration's, or a URL's in a named format.
 
-Owns how its shards and blocks are gone through, many side by side, what is wrong with them told and not raised.
+Owns how commands visit shards and blocks, several at a time. A fault of the data is a result here,
+not an exception.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Block:
-    """One block as it is read: its shard, and the ordinal of its first sample."""
+    """One block to read: its span in a shard, and the ordinal of its first sample."""
 
     span: Span
     first: int
@@ -51,18 +52,20 @@ class Block:
 def open_source(
     source: str, format_name: str | None, options: Sequence[str] | None = None
 ) -> Dataset:
-    """The data of a configuration (`.yaml`), or of URLs in this format, with options of its (`name=value`, a value as
-    YAML has it). ConfigError for neither.
+    """Return the data of a configuration (`.yaml`), or of a URL in the format `format_name`.
+
+    Options are `name=value`, the value in YAML. Raises ConfigError if `source` is neither.
     """
     if format_name is None:
         if options:
             name = options[0].partition("=")[0]
             raise ConfigError(
-                f"--option {name}: it goes with --format; a configuration says such in its `read`"
+                f"--option {name} needs --format; in a configuration, write the option under `read`"
             )
         if Path(source).suffix not in {".yaml", ".yml"}:
             raise ConfigError(
-                f"{redact(source)}: no configuration (.yaml); name the format of data with --format"
+                f"{redact(source)} is not a configuration (.yaml); for data, name its format "
+                "with --format"
             )
         return load_config(source).dataset()
     if format_name not in READERS:
@@ -73,29 +76,29 @@ def open_source(
 def _option(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--option {text}: write it as name=value")
+        raise ConfigError(f"--option {text} has no value; write name=value")
     try:
         return name.strip().replace("-", "_"), yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--option {name}: no YAML: {yaml_problem(error)}") from None
+        raise ConfigError(f"--option {name} is not valid YAML: {yaml_problem(error)}") from None
 
 
 def sources_of(dataset: Dataset) -> list[Dataset]:
-    """What is read, source by source."""
+    """Return the sources of a mixture, or the data set itself."""
     return (
         [leaf.dataset for leaf in dataset.leaves()] if isinstance(dataset, Mixture) else [dataset]
     )
 
 
 def work_of(dataset: Dataset) -> SourceWork:
-    """The work on each sample, bad ones left out and named."""
+    """Return the work on each sample; it skips and reports bad samples."""
     return dataset.source_work.made(True, choose_backend(None))
 
 
 def index_shards(
     dataset: Dataset, listing: Listing
 ) -> Iterator[tuple[int, ShardBlocks | DataError]]:
-    """Each shard's number and blocks, or what is wrong with it, in order."""
+    """Yield each shard's number and its blocks, or the error of its index, in order."""
 
     def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
         work = dataset.source_work
@@ -110,7 +113,7 @@ def index_shards(
 
 
 def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> Iterator[Block]:
-    """A shard's blocks, given the ordinal of its first sample."""
+    """Yield a shard's blocks; `first` is the ordinal of its first sample."""
     for begin, end, samples in zip(
         blocks.begin.tolist(), blocks.end.tolist(), blocks.samples.tolist(), strict=True
     ):
@@ -127,7 +130,10 @@ def blocks_of(listing: Listing, shard: int, blocks: ShardBlocks, first: int) -> 
 def decode_block(
     work: Work, block: Block, most: int | None = None
 ) -> tuple[Samples, list[DataError]]:
-    """A block's samples (the first `most`), and what is wrong with the others. DataError where it cannot be read."""
+    """Decode a block, or its first `most` samples; return the good samples and the others' errors.
+
+    Raises DataError if the block cannot be read.
+    """
     rows = np.arange(block.samples if most is None else min(most, block.samples))
     samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(
         work, [work.open(table) for table in work.read([block.span])]
@@ -136,7 +142,7 @@ def decode_block(
 
 
 def map_in_threads(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """The results of a call for each item, in order, a few of them made ahead by threads."""
+    """Yield the results of `call` in the order of the items; threads work a few items ahead."""
     threads = min(16, 2 * (os.cpu_count() or 1))
     with ThreadPoolExecutor(threads, "rayingest-cli") as pool:
         under_way: deque[Future[R]] = deque()

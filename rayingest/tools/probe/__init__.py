@@ -1,1 +1,1 @@
-"""The probe: which settings suffice, and what the data costs."""
+"""Measure a pipeline without a model: which settings suffice, and what the data costs."""

@@ -1,7 +1,7 @@
-"""What it costs to have data, as the difference between runs that do without a part of the work.
+"""Measure what the data costs, as the difference between runs that leave out a part of the work.
 
-Owns the runs: the data as it lies there (cold), copies of it on a local disk that were just written (cached), and one
-made batch handed out again and again (synthetic), which needs neither storage nor decoding.
+Owns the runs: the data where it is (cold), fresh copies on a local disk (cached), and one batch
+that is handed out again and again (synthetic), which needs neither storage nor decoding.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from rayingest.trainer.slots import SlotPool
 
 RUNS = ("cold", "cached", "synthetic")
 _COSTS = ("storage", "decoding", "the rest")
-"""What a run has on top of the one behind it."""
+"""What each run does more than the next one."""
 _STEPS = 1 << 30
 
 
 def run_ablation(
     dataset: Dataset, point: Point, trial: Trial, trace: Trace | None = None
 ) -> Iterator[Result]:
-    """The `RUNS` at one point; the cold one is traced."""
+    """Yield the results of the `RUNS` at one point; trace the cold run."""
     with Pool(workers=point.workers, start_timeout=trial.timeout) as pool:
         lack = wait_for_decoders(pool, trial.timeout)
 
@@ -57,8 +57,9 @@ def run_ablation(
 
 
 def split(runs: Sequence[Result]) -> dict[str, float]:
-    """Seconds a batch by what they are for, never less than nothing: storage, decoding, and the rest (copies, the step
-    itself); together, where the run that tells them apart could not be measured. Nothing where none could.
+    """Return seconds per batch of storage, decoding and the rest (copies, the step); none negative.
+
+    Two costs are one entry if the run that separates them was not measured. Empty without a run.
     """
     times = [
         (place, one.data_seconds + one.step_seconds)
@@ -73,14 +74,14 @@ def split(runs: Sequence[Result]) -> dict[str, float]:
 
 
 def _synthetic(dataset: Dataset, point: Point, trial: Trial) -> Measured:
-    """One batch of the data, made once, and handed out again and again."""
-    made = {
+    """Measure a loader that hands out one batch of the data again and again."""
+    options = {
         name: value
         for name, value in trial.options.items()
         if name not in {"epochs", "device", "after_copy"}
     }
     with point.batched(dataset).loader(
-        **{**made, "workers": 0, "device": "cpu", "pin_memory": None}
+        **{**options, "workers": 0, "device": "cpu", "pin_memory": None}
     ) as loader:
         values = next(iter(loader))
     columns = {
@@ -98,7 +99,7 @@ def _synthetic(dataset: Dataset, point: Point, trial: Trial) -> Measured:
 
 
 class _Again:
-    """A source of one batch, again and again."""
+    """A source that returns the same batch forever."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -123,7 +124,7 @@ class _Again:
 
 
 class _View:
-    """A plan without end, of one rank."""
+    """An endless plan of one rank."""
 
     rank, world_size = 0, 1
 

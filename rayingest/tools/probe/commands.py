@@ -1,4 +1,4 @@
-"""The commands `rayingest probe` and `rayingest top`. Own what is asked and printed; measure and draw nothing."""
+"""Define the commands `rayingest probe` and `rayingest top`: their options and their output."""
 
 from __future__ import annotations
 
@@ -17,46 +17,44 @@ from rayingest.errors import ConfigError
 from rayingest.util.progress import Bar
 
 ReportErrors = Callable[[bool], AbstractContextManager[None]]
-"""Given whether to debug, the context in which errors of ours are told in a line."""
+"""Given `--debug`, a context that prints an error of this package as one line."""
 
-_ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="A YAML file in the API's own words.")
-]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+_ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML configuration.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def add_commands(app: typer.Typer, report_errors: ReportErrors) -> None:
-    """Give the command line these commands."""
+    """Add the commands to the command line."""
 
     @app.command()
     def probe(
         config: _ConfigPath,
         seconds: Annotated[
-            float, typer.Option(min=0.5, help="How long each point is measured.")
+            float, typer.Option(min=0.5, help="Seconds that each point is measured.")
         ] = 5.0,
         step_ms: Annotated[
-            float, typer.Option(min=0.0, help="What a step of the model would take.")
+            float, typer.Option(min=0.0, help="Milliseconds that a step of your model takes.")
         ] = 0.0,
         workers: Annotated[
             str,
             typer.Option(
-                help="Numbers of workers, as in 1,2,4; default: up to the cluster's CPUs."
+                help="Numbers of workers, for example 1,2,4; default: up to the cluster's CPUs."
             ),
         ] = "",
-        prefetch: Annotated[str, typer.Option(help="As in 1,2,4.")] = "2",
+        prefetch: Annotated[str, typer.Option(help="Batches ahead, for example 1,2,4.")] = "2",
         batch: Annotated[
-            str, typer.Option(help="Sizes of a step; default: the configuration's.")
+            str, typer.Option(help="Global batch sizes; default: the configuration's.")
         ] = "",
-        pin: Annotated[str, typer.Option(help="default, on, off, or several of them.")] = "default",
-        report: Annotated[Path, typer.Option(help="Where to write the report.")] = Path(
-            "probe.html"
-        ),
+        pin: Annotated[
+            str, typer.Option(help="default, on, off, or several, for example on,off.")
+        ] = "default",
+        report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("probe.html"),
         trace: Annotated[
-            Path | None, typer.Option(help="Where to write a Chrome trace of the cold run.")
+            Path | None, typer.Option(help="File to write with a Chrome trace of the cold run.")
         ] = None,
         debug: _Debug = False,
     ) -> None:
-        """Measure a configuration's pipeline without a model: which settings suffice, and what the data costs."""
+        """Measure a pipeline without a model: which settings suffice, what the data costs."""
         with report_errors(debug):
             axes = {
                 "workers": _numbers("workers", workers) if workers else [],
@@ -71,18 +69,22 @@ def add_commands(app: typer.Typer, report_errors: ReportErrors) -> None:
         address: Annotated[
             str,
             typer.Option(
-                metavar="HOST:PORT", help="The cluster's; default: RAY_ADDRESS, or one here."
+                metavar="HOST:PORT",
+                help="Address of the cluster; default: RAY_ADDRESS, or a local one.",
             ),
         ] = "",
         every: Annotated[
-            float, typer.Option(min=0.5, help="Seconds; Ray has new figures every 10.")
+            float,
+            typer.Option(
+                min=0.5, help="Seconds between two tables; Ray exports new figures every 10 s."
+            ),
         ] = 10.0,
         times: Annotated[
-            int, typer.Option(min=0, help="How often; 0 until it is interrupted.")
+            int, typer.Option(min=0, help="Number of tables; 0: until interrupted.")
         ] = 0,
         debug: _Debug = False,
     ) -> None:
-        """Show the loaders that run on a cluster: rates, waits, queues, and what is short."""
+        """Show the loaders that run on a cluster: rates, waits, queues, bottlenecks."""
         with report_errors(debug):
             _top(address, every, times)
 
@@ -100,7 +102,7 @@ def _top(address: str, every: float, times: int) -> None:
         time.sleep(every)
         lines = table(board.update(scrape(ray.nodes())))
         if sys.stdout.isatty():
-            typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
+            typer.echo("\x1b[2J\x1b[H", nl=False)  # clear the screen
         typer.echo("\n".join(lines))
         if number == times:
             return
@@ -144,7 +146,7 @@ def _probe(
     with Bar(total=len(points) + len(RUNS), desc="probing", unit="point") as bar:
 
         def keep(kept: list[probe.Result], one: probe.Result, what: str) -> None:
-            """With what there was before, in the report too, whatever comes."""
+            """Add a result and rewrite the report, which then survives an interruption."""
             kept.append(one)
             if isinstance(one, probe.NotMeasured):
                 bar.write(f"{what} not measured: {one.why}", file=sys.stderr)
@@ -157,7 +159,9 @@ def _probe(
         for one in probe.sweep(dataset, points, trial):
             keep(results, one, str(one.point))
         if not probe.only_measured(results):
-            raise ConfigError(f"none of {len(points)} point(s) could be measured, as told above")
+            raise ConfigError(
+                f"none of {len(points)} point(s) could be measured; the reasons are above"
+            )
         best = probe.knee(results).point
         spans = None if trace is None else Trace(0)
         for name, run in zip(RUNS, run_ablation(dataset, best, trial, spans), strict=True):
@@ -166,11 +170,11 @@ def _probe(
                 spans.write(trace)
     typer.echo(f"a batch: {costs(runs)}")
     typer.echo(recommendation(results, step_ms), nl=False)
-    typer.echo(f"# the whole report: {report}")
+    typer.echo(f"# full report: {report}")
 
 
 def _check_writable(name: str, path: Path) -> None:
-    """ConfigError at once for a file that could not be written at the end."""
+    """Raise ConfigError before the work for a file that cannot be written after it."""
     was_there = path.exists()
     try:
         path.open("a").close()
@@ -188,14 +192,16 @@ def _numbers(name: str, text: str) -> list[int]:
     except ValueError:
         numbers = [0]
     if min(numbers) < 1:
-        raise ConfigError(f"--{name} {text}: whole numbers, 1 or more, as in 1,2,4")
+        raise ConfigError(
+            f"--{name} {text} is not a list of whole numbers above 0; for example 1,2,4"
+        )
     return numbers
 
 
 def _pin(word: str) -> bool | None:
     words = {"default": None, "on": True, "off": False}
     if word not in words:
-        raise ConfigError(f"--pin {word}: choose of {', '.join(words)}")
+        raise ConfigError(f"--pin {word} is not one of {', '.join(words)}")
     return words[word]
 
 

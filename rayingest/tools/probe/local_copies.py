@@ -1,6 +1,6 @@
-"""The same data nearer, or farther: copies of its first shards on a local disk, and files that are to be read anew.
+"""Bring data nearer or farther: copy its first shards to a local disk, or drop its files' caches.
 
-Owns what is copied and what is not. Descriptions of the data stay as they are but for where they read.
+Owns which shards are copied. A description changes only in where it reads.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from rayingest.storage.urls import Listing
 
 COPIED_BYTES = 256 << 20
 _LARGEST_BYTES = 2 << 30
-"""A first shard of more is not copied."""
+"""A larger first shard is not copied."""
 _AT_ONCE = 16
 _SMALL_BYTES = 8 << 20
-"""Files of no more are fetched with one request."""
+"""A smaller file is read with one request."""
 
 
 def without_cache(dataset: Dataset) -> Dataset:
-    """The same without a disk cache, once the system was asked to forget what it keeps of local files."""
+    """Return the data set without a disk cache; its local files leave the system's page cache."""
     return _replace_sources(dataset, _drop_from_page_cache)
 
 
 @contextmanager
 def copy_first_shards(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[Dataset]:
-    """The same over copies of each source's first shards in a local folder, up to so many bytes, at least one shard.
+    """Copy each source's first shards, at most `limit` bytes but at least one shard.
 
-    `take`, `skip` and `split` are left out: which samples there are is of no account. ConfigError for what cannot be
-    copied.
+    Yields the data set over the copies, which are deleted afterwards. It has no `take`, `skip` and
+    `split`: which samples it holds does not matter here.
+
+    Raises ConfigError for data that cannot be copied.
     """
     folder = Path(tempfile.mkdtemp(prefix="rayingest-probe-"))
     numbers = count()
@@ -56,20 +58,22 @@ def copy_first_shards(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[D
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replace_sources(dataset: Dataset, made: Callable[[Dataset], Dataset]) -> Dataset:
-    """The data set with another in each source's place; one that is no mixture is its own source."""
+def _replace_sources(dataset: Dataset, replacement: Callable[[Dataset], Dataset]) -> Dataset:
+    """Replace each source of the data set; a data set that is no mixture is its own source."""
     if not isinstance(dataset, Mixture):
-        return made(dataset)
+        return replacement(dataset)
     return replace(
         dataset,
-        sources={name: _replace_sources(source, made) for name, source in dataset.sources.items()},
+        sources={
+            name: _replace_sources(source, replacement) for name, source in dataset.sources.items()
+        },
     )
 
 
 def _drop_from_page_cache(dataset: Dataset) -> Dataset:
     for files in _shards(dataset, dataset.index_cache().listing):
         for path in filter(None, (local_path(url) for url, _ in files)):
-            with contextlib.suppress(OSError):  # whoever reads it says what is wrong
+            with contextlib.suppress(OSError):  # the reader of the file reports its errors
                 descriptor = os.open(path, os.O_RDONLY)
                 try:
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -79,7 +83,7 @@ def _drop_from_page_cache(dataset: Dataset) -> Dataset:
 
 
 def _shards(dataset: Dataset, listing: Listing) -> Iterator[list[tuple[str, int]]]:
-    """Of each shard the files that it is made of, and their bytes."""
+    """Yield each shard's files and their bytes."""
     format_ = get_format(dataset.format_name)
     return (format_.files(listing.url(i), int(listing.sizes[i])) for i in range(len(listing)))
 
@@ -91,7 +95,8 @@ def _copy(dataset: Dataset, folder: Path, limit: int) -> Dataset:
     for files in _shards(dataset, listing):
         if not files or any(nbytes < 0 for _, nbytes in files):
             raise ConfigError(
-                f"its data ({dataset.format_name}) is not of files that could be copied one by one"
+                f"data of the format {dataset.format_name} does not consist of files that can be "
+                "copied one by one"
             )
         nbytes = sum(nbytes for _, nbytes in files)
         if chosen and size + nbytes > limit:
@@ -100,22 +105,23 @@ def _copy(dataset: Dataset, folder: Path, limit: int) -> Dataset:
         size += nbytes
     room = shutil.disk_usage(folder.parent).free
     if size > min(_LARGEST_BYTES, room // 2):
-        most = f"at most {_LARGEST_BYTES / 2**30:.3g} GiB are copied, to {tempfile.gettempdir()}"
         raise ConfigError(
-            f"its first shards have {size / 2**30:.3g} GiB; {most}, where {room / 2**30:.3g} are free"
+            f"the first shards have {size / 2**30:.3g} GiB; the limit for copies is "
+            f"{_LARGEST_BYTES / 2**30:.3g} GiB, and half of the {room / 2**30:.3g} GiB that are "
+            f"free in {tempfile.gettempdir()}"
         )
     data = folder / "data"
-    in_bundles = chosen[0] != [(listing.url(0), int(listing.sizes[0]))]
+    in_groups = chosen[0] != [(listing.url(0), int(listing.sizes[0]))]
     copies: list[tuple[str, int, Path]] = []
     for url, nbytes in (file for files in chosen for file in files):
-        name = url.removeprefix(listing.root).lstrip("/") if in_bundles else _name(url, len(copies))
-        if ".." in Path(name).parts:  # a name that leads out of the folder
-            raise ConfigError(f"{redact(url)}: a name with '..' in it is not copied")
+        name = url.removeprefix(listing.root).lstrip("/") if in_groups else _name(url, len(copies))
+        if ".." in Path(name).parts:  # the name would leave the folder
+            raise ConfigError(f"{redact(url)}: the name contains '..', so the file is not copied")
         copies.append((url, nbytes, data / name))
     _fetch(dataset.source_work.storage, copies)
     return replace(
         dataset,
-        urls=str(data) if in_bundles else tuple(str(target) for _, _, target in copies),
+        urls=str(data) if in_groups else tuple(str(target) for _, _, target in copies),
         index=str(folder / "index.rayingest"),
         storage_options={},
         allow_pipe=False,
@@ -124,7 +130,7 @@ def _copy(dataset: Dataset, folder: Path, limit: int) -> Dataset:
 
 
 def _name(url: str, number: int) -> str:
-    """One of its own, that ends as the file's does."""
+    """Return a unique name with the file's own ending."""
     return f"{number:06d}-{Path(url.partition('?')[0]).name}"
 
 

@@ -1,4 +1,4 @@
-"""Lines and bars as SVG, which a page holds in itself. Owns where things are on the picture; knows no figures."""
+"""Draw lines and bars as SVG for a self-contained page. Owns positions and colours."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 COLOURS = ("#1f6fb2", "#d2691e", "#2e8b57", "#8b3a8b", "#b22222", "#708090", "#c9a227", "#17a2a2")
 STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2em .6em;text-align:right;"
-    "border-bottom:1px solid #ddd}tr.knee{background:#eaf4ea}pre{background:#f4f4f4;padding:.8em;white-space:pre-wrap}"
+    "body{font:15px/1.45 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;"
+    "color:#222}"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    "td,th{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}"
+    "tr.knee{background:#eaf4ea}"
+    "pre{background:#f4f4f4;padding:.8em;white-space:pre-wrap}"
     "text{font:12px system-ui,sans-serif;fill:#333}"
 )
 WIDTH = 640
@@ -20,7 +23,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def page(title: str, parts: Sequence[str], style: str = "") -> str:
-    """An HTML page that needs nothing else."""
+    """Return a self-contained HTML page."""
     head = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
     )
@@ -35,7 +38,7 @@ def lines(
     dots: bool = False,
     height: int = 260,
 ) -> str:
-    """A line for each name, from 0 upwards, over an axis of which some places are told; names stand below it."""
+    """Draw a line for each name from 0 upwards; `ticks` label places of the axis."""
     xs = [x for points in named.values() for x, _ in points] + list(ticks)
     least, most = min(xs), max(xs)
     highest = _round_up(max((y for points in named.values() for _, y in points), default=0.0))
@@ -52,7 +55,8 @@ def lines(
             f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#ddd"/>'
         )
         drawn.append(
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(highest * part)}</text>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
+            f"{_short(highest * part)}</text>"
         )
     for at, words in ticks.items():
         drawn.append(
@@ -73,13 +77,14 @@ def lines(
             ]
         y = height + _LEGEND * (1 + number // 3) - 4
         drawn.append(
-            f'<text x="{10 + 212 * (number % 3)}" y="{y}" style="fill:{colour}">{html.escape(name)}</text>'
+            f'<text x="{10 + 212 * (number % 3)}" y="{y}" style="fill:{colour}">'
+            f"{html.escape(name)}</text>"
         )
     return _svg(drawn, height + _LEGEND * -(-len(named) // 3))
 
 
 def bar(parts: Mapping[str, float], shown: Callable[[float], str]) -> str:
-    """One bar, a piece for each part, named below it."""
+    """Draw one bar of parts, with a legend below it."""
     total = sum(parts.values()) or 1.0
     drawn, x = [], 0.0
     for number, (name, value) in enumerate(parts.items()):
@@ -88,14 +93,15 @@ def bar(parts: Mapping[str, float], shown: Callable[[float], str]) -> str:
             f'<rect x="{x:.1f}" y="4" width="{width:.1f}" height="30" fill="{COLOURS[number]}"/>'
         )
         drawn.append(
-            f'<text x="{210 * number}" y="56" style="fill:{COLOURS[number]}">{name} {shown(value)}</text>'
+            f'<text x="{210 * number}" y="56" style="fill:{COLOURS[number]}">'
+            f"{name} {shown(value)}</text>"
         )
         x += width
     return _svg(drawn, 64)
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 4, 6, 8 times a power of ten: quarters of it are short."""
+    """Return the next of 1, 2, 4, 6, 8 times a power of ten: its quarters have few digits."""
     if value <= 0:
         return 1.0
     scale = 10.0 ** math.floor(math.log10(value))
@@ -103,7 +109,7 @@ def _round_up(value: float) -> float:
 
 
 def _short(value: float) -> str:
-    """In as few letters as three digits allow, as in 1.2k."""
+    """Return the value in three digits and a unit, for example 1.2k."""
     for letter, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 10 * unit:
             return f"{value / unit:.3g}{letter}"
@@ -111,4 +117,5 @@ def _short(value: float) -> str:
 
 
 def _svg(parts: Sequence[str], height: int) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">{"".join(parts)}</svg>'
+    size = f'width="{WIDTH}" height="{height}"'
+    return f'<svg viewBox="0 0 {WIDTH} {height}" {size}>{"".join(parts)}</svg>'

@@ -1,6 +1,6 @@
-"""Running a pipeline without a model, over several settings: what each gives, and what it takes.
+"""Run a pipeline without a model at several settings; measure what each yields and costs.
 
-Owns the measuring of points. One that cannot be measured says why, and is none the less an answer.
+Owns the measurement of points. A point that cannot be measured is a result too: it says why.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rayingest.plan.figures.metrics import between
 from rayingest.trainer.loader import Loader
 
 KNEE = 0.95
-"""Of the best rate: the least setting that gives so much is good enough."""
+"""The smallest setting that reaches this share of the best rate is good enough."""
 _WARM_BATCHES = 2
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Point:
-    """Settings to measure; `batch` counts the samples of a global step, None leaves it as described."""
+    """Settings to measure. `batch`: samples of a global step; None: as described."""
 
     workers: int
     prefetch: int = 2
@@ -41,7 +41,7 @@ class Point:
         return ", ".join([*words, *([] if self.batch is None else [f"batch {self.batch}"])])
 
     def batched(self, dataset: Dataset) -> Dataset:
-        """The data set with this batch."""
+        """Return the data set with this batch size."""
         if self.batch is None or dataset.batching is None:
             return dataset
         return replace(dataset, batching=replace(dataset.batching, size=self.batch))
@@ -49,8 +49,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Trial:
-    """How points are measured: each for so many `seconds`, with a model that takes `step` seconds a batch, on a loader
-    of these `options` beside the point's. Decoders have `timeout` seconds to come.
+    """How to measure a point: for `seconds`, with steps of `step` seconds.
+
+    `options` go to the loader beside the point's own; decoders have `timeout` seconds to start.
     """
 
     seconds: float
@@ -61,8 +62,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run's figures: seconds are a batch's, `cpu` is CPUs that this process and the workers kept busy,
-    `memory_bytes` their own memory, `store_bytes` what the loader had in the object store; bytes are the most seen.
+    """One run's figures.
+
+    Seconds are per batch; `cpu` is the number of CPUs that this process and the workers kept busy;
+    `memory_bytes` is their private memory, `store_bytes` the loader's use of the object store, both
+    at their peak.
     """
 
     point: Point
@@ -78,7 +82,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """A run that could not be."""
+    """A run that failed, and why."""
 
     point: Point
     why: str
@@ -88,7 +92,10 @@ Result = Measured | NotMeasured
 
 
 def sweep(dataset: Dataset, points: Iterable[Point], trial: Trial) -> Iterator[Result]:
-    """Each point measured, in order of workers, so that one pool serves all of a number; none with fewer decoders."""
+    """Measure each point, ordered by workers, so that points of one number share a pool.
+
+    No point is measured with fewer decoders than it asks for.
+    """
     for workers, same in _by_workers(points):
         with Pool(workers=workers, start_timeout=trial.timeout) as pool:
             lack = wait_for_decoders(pool, trial.timeout)
@@ -97,15 +104,15 @@ def sweep(dataset: Dataset, points: Iterable[Point], trial: Trial) -> Iterator[R
 
 
 def wait_for_decoders(pool: Pool, timeout: float) -> str:
-    """Once all of its decoders run ""; else, after so many seconds or where there are too few CPUs, what is lacking."""
+    """Wait until all decoders run; return "", or the reason why they do not."""
     if pool.workers > (total := total_cpus()):
-        return f"{pool.workers} decoders take as many CPUs, and the cluster has {total}"
+        return f"{pool.workers} decoders need {pool.workers} CPUs, and the cluster has {total}"
     pool.open(0, 1)
     deadline = time.monotonic() + timeout
     while (running := pool.count("decoder")) < pool.workers:
         if time.monotonic() > deadline:
             return (
-                f"{running} of {pool.workers} decoders came within {timeout:g} s; {describe_cpus()}"
+                f"{running} of {pool.workers} decoders started in {timeout:g} s; {describe_cpus()}"
             )
         time.sleep(_LOOK_SECONDS)
     return ""
@@ -114,7 +121,7 @@ def wait_for_decoders(pool: Pool, timeout: float) -> str:
 def measure(
     dataset: Dataset, point: Point, trial: Trial, pool: Pool, trace: Trace | None = None
 ) -> Result:
-    """One point, on a pool of its workers."""
+    """Measure one point on a pool with its number of workers."""
     options = {
         **trial.options,
         "prefetch": point.prefetch,
@@ -132,7 +139,7 @@ def measure(
 
 
 def attempt(point: Point, run: Callable[[], Result]) -> Result:
-    """What it gives, or why it gives nothing: an error of ours, or of the disk."""
+    """Return what `run` returns, or NotMeasured for an error of this package or of the disk."""
     try:
         return run()
     except (IngestError, OSError) as error:
@@ -140,7 +147,7 @@ def attempt(point: Point, run: Callable[[], Result]) -> Result:
 
 
 def run_loader(loader: Loader, point: Point, trial: Trial, pool: Pool | None) -> Measured:
-    """What a loader gives, after its first batches."""
+    """Measure a loader after its first batches."""
     batches = _endless(loader)
     for _ in range(_WARM_BATCHES):
         next(batches)
@@ -169,14 +176,14 @@ def run_loader(loader: Loader, point: Point, trial: Trial, pool: Pool | None) ->
 
 
 def only_measured(results: Iterable[Result]) -> list[Measured]:
-    """Those that could be."""
+    """Return the results that were measured."""
     return [one for one in results if isinstance(one, Measured)]
 
 
 def knee(results: Iterable[Result]) -> Measured:
-    """The point with the fewest workers, and then the least of all else, that is as good as the best, nearly.
+    """Return the smallest point within 5 % of the best rate: fewest workers, then least prefetch.
 
-    ValueError where none could be measured.
+    Raises ValueError without a measured point.
     """
     points = only_measured(results)
     enough = KNEE * max(one.samples_per_second for one in points)

@@ -1,6 +1,6 @@
-"""What a probe found, as one HTML page that needs nothing else, and as YAML to paste into a configuration.
+"""Write a probe's results: one self-contained HTML page, and YAML to paste into a configuration.
 
-Owns the words; measures nothing, and leaves the drawing to `plots`.
+Owns the words; `plots` draws.
 """
 
 from __future__ import annotations
@@ -16,32 +16,41 @@ from rayingest.tools.probe import plots
 from rayingest.tools.probe.ablation import RUNS, split
 from rayingest.tools.probe.probe import Measured, NotMeasured, Point, Result, knee, only_measured
 
-_HEADS = "workers|prefetch|pinned|batch|samples/s|data ms|copy ms|step ms|CPUs|memory MiB|store MiB|bottleneck"
+_HEADS = (
+    "workers|prefetch|pinned|batch|samples/s|data ms|copy ms|step ms|CPUs|memory MiB|store MiB"
+    "|bottleneck"
+)
 _NOTE = (
-    "CPUs are those that this process and its workers kept busy; memory is what they have for themselves, and store "
-    "what the loader had in the object store, both at most."
+    "CPUs: how many this process and its workers kept busy. Memory: their private memory, store: "
+    "the loader's use of the object store, both at their peak."
 )
 _RUNS = dict(
     zip(
         RUNS,
-        ("the data as it lies there", "copies of its first shards, local", "one batch, again"),
+        ("the data where it is", "local copies of its first shards", "one batch, repeated"),
         strict=True,
     )
 )
 
 
 def verdict(results: Sequence[Result], step_ms: float) -> str:
-    """In words, whether the knee suffices, and if not, what would."""
+    """Say whether the knee suffices, and if not, what would."""
     best = knee(results)
     found, workers = best.diagnosis, best.point.workers
     if not step_ms:
-        return f"without steps (--step-ms) the loop does nothing but wait, so that none suffices: {found.evidence}"
+        return (
+            "without steps (--step-ms) the loop only waits, so no setting suffices: "
+            f"{found.evidence}"
+        )
     if found.share < WAIT_SHARE:
         return f"suffices: {found.evidence}"
     falls_short = f"no measured point suffices; here {found.evidence}"
     most = max(one.point.workers for one in only_measured(results))
     if found.bottleneck == "decode" and most > workers:
-        return f"{falls_short}, and {most} workers gave no more: it takes faster CPUs, or less work for each sample"
+        return (
+            f"{falls_short}, and {most} workers are not faster: use faster CPUs, or do less work "
+            "for each sample"
+        )
     wanted = found.settings.get("workers")
     return f"{falls_short}; {found.advice}" + (
         f" (measure with --workers {wanted})" if wanted else ""
@@ -49,7 +58,7 @@ def verdict(results: Sequence[Result], step_ms: float) -> str:
 
 
 def recommendation(results: Sequence[Result], step_ms: float) -> str:
-    """The section `loader` of a configuration, as YAML: the least setting that gives nearly the best rate."""
+    """Return the knee as YAML: the section `loader` of a configuration, and `batch` if measured."""
     best = knee(results)
     options: dict[str, Any] = {"workers": best.point.workers, "prefetch": best.point.prefetch}
     if best.point.pin_memory is not None:
@@ -62,7 +71,7 @@ def recommendation(results: Sequence[Result], step_ms: float) -> str:
 
 
 def costs(runs: Sequence[Result]) -> str:
-    """In words, what a batch costs."""
+    """Say what a batch costs."""
     return (
         ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in split(runs).items())
         or "not measured"
@@ -70,11 +79,12 @@ def costs(runs: Sequence[Result]) -> str:
 
 
 def page(title: str, results: Sequence[Result], runs: Sequence[Result], step_ms: float) -> str:
-    """The whole report; `runs` are the cold, the cached and the synthetic one, as far as they are done."""
+    """Return the whole report; `runs` are the cold, cached and synthetic runs that are done."""
     best = knee(results)
-    told = [
+    parts = [
         f"<h1>{html.escape(title)}</h1>",
-        f"<p>Steps of {step_ms:g} ms stand for a model. The knee, the least that gives nearly the best rate: "
+        f"<p>Steps of {step_ms:g} ms stand for a model. The knee is the smallest setting near the "
+        "best rate: "
         f"<b>{best.point.workers} worker(s)</b>, {best.samples_per_second:,.0f} samples/s; "
         f"{html.escape(verdict(results, step_ms))}.</p>",
         "<h2>Samples per second</h2>",
@@ -88,11 +98,11 @@ def page(title: str, results: Sequence[Result], runs: Sequence[Result], step_ms:
         "<h2>To paste</h2>",
         f"<pre>{html.escape(recommendation(results, step_ms))}</pre>",
     ]
-    return plots.page(title, told)
+    return plots.page(title, parts)
 
 
 def _runs(runs: Sequence[Result]) -> str:
-    """What the bar is made of."""
+    """Return the table of the runs that the bar shows."""
     rows = ["<tr><th>run</th><th>data ms</th><th>step ms</th><th>samples/s</th></tr>"]
     for (name, what), run in zip(_RUNS.items(), runs, strict=False):
         first = f"<td>{name}: {what}</td>"
@@ -146,7 +156,7 @@ def _why(one: NotMeasured, columns: int) -> str:
 
 
 def _curves(measured: Sequence[Measured]) -> str:
-    """Rates over workers, a line for each of the other settings."""
+    """Draw rates over workers, a line for each combination of the other settings."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for one in measured:
         point = one.point

@@ -73,10 +73,10 @@ def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
     assert rows["blocks"][0].startswith("3, ")
     assert rows["fingerprint"] == [state["fingerprint"]]
     assert rows["order"] == ["version 1, seed 3, windows of 48 samples (6 steps), 1 lane(s)"]
-    assert rows["steps"] == ["5 an epoch, of 8 samples; partial drop, 2 samples left out"]
+    assert rows["steps"] == ["5 per epoch, 8 samples each; partial drop, 2 samples dropped"]
     assert rows["reads"] == ["1.00 per block and epoch on 1 rank(s)"]
     fields = [" ".join(line.split()) for line in rows["first batch"]]
-    assert fields == ["image uint8 (8, 8, 8, 3)", "i list of dict, 8 long", "__index__ int64 (8,)"]
+    assert fields == ["image uint8 (8, 8, 8, 3)", "i list of 8 dict", "__index__ int64 (8,)"]
 
 
 def test_check_shows_a_ranks_part(run: Run) -> None:
@@ -103,7 +103,7 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
     assert rows["order"][0].startswith(
         "version 4, file order of 2 sources: a 2, b 1, until first; "
     )
-    assert rows["steps"] == ["9 an epoch, of 3 samples; partial drop"]
+    assert rows["steps"] == ["9 per epoch, 3 samples each; partial drop"]
     assert len(printed_rows(run("index", "m.yaml"))["state"]) == 2
     assert printed_rows(run("verify", "m.yaml"))["verified"] == [
         f"{n} samples in 1 shards, 0 bad" for n in (20, 15)
@@ -116,16 +116,16 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
 def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
     """Made with a progress bar, then kept, and made again when a shard has changed."""
     first = run("index", "c.yaml")
-    assert printed_rows(first)["state"] == ["made now"]
+    assert printed_rows(first)["state"] == ["built"]
     assert "3/3" in first.stderr
     (kept,) = (folder / "index").glob("*.arrow")
     assert printed_rows(first)["index"] == [str(kept)]
     again = run("index", "c.yaml")
-    assert printed_rows(again)["state"] == ["kept, and still holds"]
+    assert printed_rows(again)["state"] == ["cached, up to date"]
     assert "3/3" not in again.stderr
     write_shards(folder / "data", [20, 15, 8])
     changed = printed_rows(run("index", "c.yaml"))
-    assert changed["state"] == ["made now"]
+    assert changed["state"] == ["built"]
     assert changed["fingerprint"] != printed_rows(first)["fingerprint"]
 
 
@@ -133,11 +133,11 @@ def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
     """By tasks of the cluster where there are many shards; it is the same index."""
     write_shards(folder / "data", [1] * 9)
     rows = printed_rows(run("index", "c.yaml", "--on-ray"))
-    assert rows.pop("state") == ["made now"]
+    assert rows.pop("state") == ["built"]
     (kept,) = (folder / "index").glob("*.arrow")
     kept.unlink()
     here = printed_rows(run("index", "c.yaml"))
-    assert here.pop("state") == ["made now"]
+    assert here.pop("state") == ["built"]
     assert rows == here
 
 
@@ -236,7 +236,7 @@ def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> Non
     fields = {line.split()[0]: line for line in rows["fields"]}
     assert "uint8 (" in fields["png"]
     assert "dict; {'i': 0}" in fields["json"]
-    assert rows["pictures"] == ["'png' of 5 samples in sheet.png"]
+    assert rows["images"] == ["'png' of 5 samples in sheet.png"]
     with Image.open(folder / "sheet.png") as sheet:
         assert sheet.size == (5 * 128, 128)
     nowhere = run("inspect", "data/*.tar", "--format", "webdataset", "--sheet", "none/sheet.png")
@@ -290,4 +290,4 @@ def test_verify_lists_all_that_is_bad(run: Run, folder: Path) -> None:
     assert f"offset {at - 512}" in picture
     assert "s-0001.tar" in shard
     assert counts.split()[1:] == ["27", "samples", "in", "3", "shards,", "2", "bad"]
-    assert "name the format" in run("verify", "data/*.tar").stderr
+    assert "name its format" in run("verify", "data/*.tar").stderr

@@ -23,18 +23,18 @@ from tests.tools.cli.test_pack import pack_here, samples
         (
             '{"a": 1}',
             '{"a": 2.5}',
-            "'a' is int64 in the first block.* not hold 2.5 .float. exactly.*types=",
+            "'a' is int64 in the first block.* cannot hold 2.5 .float. exactly.*types=",
         ),
-        ('{"a": [1]}', '{"a": [2.5, 0.1]}', r"'a' is list<item: int64>.* not hold \[2.5, 0.1\]"),
+        ('{"a": [1]}', '{"a": [2.5, 0.1]}', r"'a' is list<item: int64>.* cannot hold \[2.5, 0.1\]"),
         ('{"a": {"x": 1}}', '{"a": {"x": 1, "y": 2}}', "'a' is struct<x: int64>"),
-        ('{"a": 0.5}', '{"a": 9007199254740993}', "'a' is double .* not hold 9007199254740993"),
-        ('{"a": 1}', '{"a": "one"}', "'a' is int64 .* not hold 'one' .str"),
-        ('{"a": 1}', '{"a": [1]}', r"'a' is int64 .* not hold \[1\]"),
-        ('{"a": null}', '{"a": 1}', "'a' is null .* not hold 1 .int"),
+        ('{"a": 0.5}', '{"a": 9007199254740993}', "'a' is double .* cannot hold 9007199254740993"),
+        ('{"a": 1}', '{"a": "one"}', "'a' is int64 .* cannot hold 'one' .str"),
+        ('{"a": 1}', '{"a": [1]}', r"'a' is int64 .* cannot hold \[1\]"),
+        ('{"a": null}', '{"a": 1}', "'a' is null .* cannot hold 1 .int"),
         (
             '{"a": 1}',
             '{"a": 1, "new": 2}',
-            "'new' .int64. is in no sample of the first block.*: 'a'; ",
+            "'new' .int64. is not a field of the first block.*: 'a'; ",
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_shards_of_narrower_and_wider_columns_are_one_where_values_allow_it(tmp_
     )
     assert table.to_pylist() == [{"a": number, "half": [0.5]} for number in range(1, 6)]
     with pytest.raises(
-        DataError, match=r"'a' is int32 .* not hold 1099511627776 .int. exactly"
+        DataError, match=r"'a' is int32 .* cannot hold 1099511627776 .int. exactly"
     ) as caught:
         pack_here(data, tmp_path / "no", to="parquet", shard_bytes=1 << 20)
     assert (caught.value.sample, caught.value.shard) == (5, str(tmp_path / "data" / "2.parquet"))

@@ -70,13 +70,15 @@ def test_what_cannot_be_copied_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     """Data that is no files, and a first shard that is too large."""
     numbers = torch.utils.data.TensorDataset(torch.arange(8))
     with (
-        pytest.raises(ri.ConfigError, match="not of files that could be copied"),
+        pytest.raises(ri.ConfigError, match="does not consist of files that can be copied"),
         copy_first_shards(ri.from_torch(numbers)),
     ):
         pass
     monkeypatch.setattr(local_copies, "_LARGEST_BYTES", 100)
     with (
-        pytest.raises(ri.ConfigError, match=r"its first shards have .* GiB; at most"),
+        pytest.raises(
+            ri.ConfigError, match=r"the first shards have .* GiB; the limit for copies is"
+        ),
         copy_first_shards(shards(tmp_path)),
     ):
         pass

@@ -65,7 +65,7 @@ def test_the_verdict_is_plain() -> None:
     assert verdict([measured(9, share=0.01)], 5).startswith("suffices: ")
     assert "without steps (--step-ms)" in verdict([measured(9, share=0.99)], 0)
     assert verdict([measured(9)], 5).endswith("; workers=8 instead of 1 (measure with --workers 8)")
-    assert "2 workers gave no more" in verdict([measured(9), measured(9, workers=2)], 5)
+    assert "2 workers are not faster" in verdict([measured(9), measured(9, workers=2)], 5)
 
 
 def test_nothing_is_measured_with_fewer_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_nothing_is_measured_with_fewer_decoders(monkeypatch: pytest.MonkeyPatch
     assert probe.wait_for_decoders(pool, 60) == ""
     assert pool.looks == 0
     lack = probe.wait_for_decoders(SlowPool(workers=2, looks=99), 0.01)
-    assert lack == "1 of 2 decoders came within 0.01 s; the cluster has 4 CPUs, 0 of them free"
+    assert lack == "1 of 2 decoders started in 0.01 s; the cluster has 4 CPUs, 0 of them free"
     assert probe.wait_for_decoders(SlowPool(workers=5, looks=0), 60).endswith(
         "and the cluster has 4"
     )
@@ -154,7 +154,7 @@ def test_a_configuration_is_probed(
     assert yaml.safe_load("\n".join(told[1:]))["loader"]["workers"] == 1
     report = (tmp_path / "probe.html").read_text()
     for why in (
-        "99 decoders take as many CPUs, and the cluster has 12",
+        "99 decoders need 99 CPUs, and the cluster has 12",
         "less than one global batch",
     ):
         assert why in report
@@ -178,7 +178,10 @@ def test_a_configuration_is_probed(
 def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:
     """With what would work."""
     done = CliRunner().invoke(app, ["probe", "c.yaml", "--workers", "1,x"])
-    assert (done.exit_code, "--workers 1,x: whole numbers" in done.stderr) == (1, True)
+    assert (done.exit_code, "--workers 1,x is not a list of whole numbers" in done.stderr) == (
+        1,
+        True,
+    )
 
 
 def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
