@@ -14,8 +14,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.build.ranks import Ranks
 from rayingest.build.stream import View
 from rayingest.errors import ConfigError
-from rayingest.execute.unbounded.merging import Source
-from rayingest.execute.unbounded.partitions import Partitions, Unpickle
+from rayingest.execute.unbounded.partitions import Partitions, Source, Unpickle
 from rayingest.execute.unbounded.stream import UnboundedStream, UnboundedWork
 from rayingest.execute.work import SourceWork
 from rayingest.formats import get_format
@@ -92,7 +91,7 @@ class RecordStream(Dataset):
     source: Source = field(kw_only=True)
 
     def __repr__(self) -> str:
-        return f"<RecordStream of {self.source.what}; {len(self.stages)} stages, {self.batching}>"
+        return f"<RecordStream of {self.source.label}; {len(self.stages)} stages, {self.batching}>"
 
     def length(self, of: Length) -> Dataset:
         """Refused: nothing that needs lengths is done with streams."""
@@ -107,12 +106,12 @@ class RecordStream(Dataset):
     @property
     def source_work(self) -> SourceWork:
         raise ConfigError(
-            f"this is done with data that ends, not with a stream of {self.source.what}"
+            f"this is done with data that ends, not with a stream of {self.source.label}"
         )
 
     def index_cache(self) -> IndexCache:
         raise ConfigError(
-            f"this is done with data that ends, not with a stream of {self.source.what}"
+            f"this is done with data that ends, not with a stream of {self.source.label}"
         )
 
     def planned(
@@ -129,7 +128,7 @@ class RecordStream(Dataset):
         partitions = Partitions(source, ahead=on_ray)
         no_files = get_format("index_only")  # partitions give the records: no shard is read
         made = UnboundedWork(no_files, Storage(), self.pipeline, partitions=partitions)
-        work = made.made(skip, choose_backend(image_backend))
+        work = made.with_options(skip, choose_backend(image_backend))
         names = tuple(map(str, source.names))
         codec = BookmarkCodec(
             marks, names, batch, self.seed, work.pipeline.image_backend, work.code_mark
@@ -139,5 +138,5 @@ class RecordStream(Dataset):
     def _permit(self, what: str) -> None:
         raise ConfigError(
             f"{what}: which records of a stream come, and how many, is not known before; choose, mix and group them in "
-            f"{self.source.what}, which gives them"
+            f"{self.source.label}, which gives them"
         )

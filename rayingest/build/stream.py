@@ -69,7 +69,7 @@ def planned(
             "on_error='skip' beside .pack or batch(max_tokens=...): a stand-in would not be as long as the sample that "
             "it stands in for; leave bad samples out with .filter"
         )
-    work = work.made(skip, choose_backend(image_backend))
+    work = work.with_options(skip, choose_backend(image_backend))
     flag_valid = skip or planner.order.partial == "pad"
     codec = StateCodec(
         planner.fingerprint,

@@ -85,7 +85,7 @@ def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:
         "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads all of them, and keeps "
         "its own rows; up to %s in flight",
         f"{len(source.names):,}",
-        source.what,
+        source.label,
         f"{planner.order.batch:,}",
         f"{planner.world_size:,}",
         _size(max_bytes),

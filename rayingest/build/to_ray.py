@@ -18,7 +18,7 @@ from rayingest.options.types import Count
 from rayingest.options.checked import checked
 from rayingest.execute.stream import heads_of, spans_of
 from rayingest.build.scan import scan
-from rayingest.execute.work import Rows, Spans, Work
+from rayingest.execute.work import BlockRows, Spans, Work
 
 if TYPE_CHECKING:
     import ray.data
@@ -56,7 +56,7 @@ def make_ray_dataset(dataset: Description, /, *, epoch: Count = 0) -> ray.data.D
     connect(60.0)
     known = scan(dataset, dataset.index_cache(), 0, on_ray=True)
     manifest, view = known.manifest, known.view
-    learnt = unlearnt.learnt(heads_of(view)).pipeline
+    learnt = unlearnt.with_schema(heads_of(view)).pipeline
     schema = {name: replace(field, nullable=True) for name, field in (learnt.schema or {}).items()}
     work = replace(unlearnt, pipeline=replace(learnt, schema=schema))
     parts = []
@@ -78,7 +78,7 @@ def _samples(row: dict[str, Any], shared: Any, epoch: int) -> Iterator[dict[str,
     """The samples of one part."""
     part: _Part = row["part"]
     work = _work(shared)
-    chosen = Rows(epoch, np.zeros_like(part.rows), part.rows, part.ordinals)
+    chosen = BlockRows(epoch, np.zeros_like(part.rows), part.rows, part.ordinals)
     samples, _ = chosen.samples(work, [work.open(table) for table in work.read(part.spans)])
     for sample, ordinal in zip(samples, part.ordinals.tolist(), strict=True):
         yield {**sample, "__index__": ordinal}

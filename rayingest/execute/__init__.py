@@ -1,1 +1,1 @@
-"""Who does what a plan says."""
+"""Execute a plan: read, decode and assemble what it says, in one process or on a cluster."""

@@ -1,6 +1,6 @@
-"""The reference: the same stream made in the calling process, step by step, without Ray and without threads.
+"""Make a stream in the calling process, step by step, without Ray and without threads.
 
-Owns nothing but a cache of raw blocks. What the cluster delivers is tested against this.
+This is the reference: tests compare what the cluster delivers with it. Owns a cache of raw blocks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from rayingest.transforms.run_stages import Samples
 
 
 class LocalSource:
-    """A batch source that works when asked. Keeps up to `max_bytes` of raw blocks, those used last.
+    """A batch source that does all work inside `get`.
 
-    `quarantine` is where samples go that the stream's work skips. `tick` is called with every batch.
+    Args:
+        stream: what to make.
+        max_bytes: bytes of raw blocks to keep; the blocks used last stay.
+        quarantine: receives the samples that the stream's work skips.
+        tick: called with every batch.
     """
 
     def __init__(
@@ -36,15 +40,11 @@ class LocalSource:
         quarantine: Quarantine | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self._stream, self._max_bytes, self._quarantine, self._tick = (
-            stream,
-            max_bytes,
-            quarantine,
-            tick,
-        )
+        self._stream, self._max_bytes = stream, max_bytes
+        self._quarantine, self._tick = quarantine, tick
         self._steps = stream.steps(0, 0)
-        self._blocks: OrderedDict[int, OpenBlock] = OrderedDict()
-        self._held = 0
+        self._blocks: OrderedDict[int, OpenBlock] = OrderedDict()  # the least recently used first
+        self._cached_bytes = 0  # of `_blocks`
         self._known = Known()
         self._closed = False
         self._counts: dict[str, float] = {
@@ -56,16 +56,14 @@ class LocalSource:
         self._reads, self._decodes = Histogram(), Histogram()
 
     def start(self, epoch: int, step: int) -> None:
+        """Make the batches from this position on."""
         self._steps = self._stream.steps(epoch, step)
 
     def get(self) -> Batch:
+        """Return the next batch. Raises the error that takes its place."""
         if self._closed:
             raise IngestError("this loader is closed")
-        pipeline = self._stream.work.pipeline
-        if pipeline.schema is None and pipeline.collate is None:
-            work = self._stream.known() or self._stream.work.learnt(self._stream.heads())
-            self._stream.learnt(work)
-            self._stream = replace(self._stream, work=work)
+        self._learn_schema()
         step = FilledStep(self._stream.planner, next(self._steps), self._known)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
         columns = self._stream.work.pipeline.finish(self._samples(step), step.samples.layout)
@@ -78,55 +76,57 @@ class LocalSource:
         self._counts["bytes_assembled"] += array_bytes(columns)
         self._tick()
         if self._quarantine is not None:
-            self._quarantine.admit(step.own.rows, self._stream.bad(step))
+            self._quarantine.admit(step.own.rows, self._stream.errors_in(step))
         return Batch(step.own.epoch, step.own.step, self._stream.complete(step.samples, columns))
 
     def ready(self) -> bool:
-        return False  # the work is done in `get`
+        """Return False: the work is done inside `get`, so `get` always takes time."""
+        return False
 
     def stats(self) -> dict[str, Any]:
-        counts = self._counts
-        # The loop waits for nothing else than this work.
-        stalls = {
-            "stall_read_seconds": counts["read_seconds"],
-            "stall_decode_seconds": counts["decode_seconds"],
-        }
-        durations = {
+        """Return the figures of docs/observing.md that a source has."""
+        counters = self._stream.work.counters
+        return {
+            **self._counts,
+            # The loop waits for this work and for nothing else.
+            "stall_read_seconds": self._counts["read_seconds"],
+            "stall_decode_seconds": self._counts["decode_seconds"],
             "read_durations": self._reads.counts.copy(),
             "decode_durations": self._decodes.counts.copy(),
-        }
-        counters = self._stream.work.counters
-        stored = {
             "storage_retries": counters.retries,
             "cache_hits": counters.cache_hits,
             "cache_misses": counters.cache_misses,
-        }
-        return {
-            **counts,
-            **stalls,
-            **durations,
-            **stored,
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
         }
 
     def close(self) -> None:
+        """Drop all blocks and close what reading has left open."""
         self._closed = True
         self._blocks.clear()
         self._stream.work.close()
 
+    def _learn_schema(self) -> None:
+        pipeline = self._stream.work.pipeline
+        if pipeline.schema is None and pipeline.collate is None:
+            work = self._stream.ready_work()
+            if work is None:
+                work = self._stream.work.with_schema(self._stream.heads())
+            self._stream.on_schema_learned(work)
+            self._stream = replace(self._stream, work=work)
+
     def _samples(self, step: FilledStep) -> Samples:
-        """The step's samples in row order, with stand-ins for those that are to be skipped."""
+        """Return the step's samples in row order, with replacements for those that are skipped."""
         rows = np.arange(len(step.own.block))
         done: list[tuple[np.ndarray, Samples]] = []
         while len(rows):
             numbers, blocks = self._readable(step, rows)
-            samples, bad = self._stream.rows(step.samples, rows, numbers).samples(
+            samples, bad = self._stream.block_rows(step.samples, rows, numbers).samples(
                 self._stream.work, blocks
             )
             done.append((np.delete(rows, list(bad)), samples))
             for place, error in bad.items():
-                self._fill(step, int(rows[place]), error)
-            rows = rows[list(bad)]
+                self._replace(step, int(rows[place]), error)
+            rows = rows[list(bad)]  # a replacement may be bad, too
         if len(done) == 1:
             return done[0][1]
         by_row = {
@@ -137,45 +137,52 @@ class LocalSource:
         return Samples(by_row[row] for row in sorted(by_row))
 
     def _readable(self, step: FilledStep, rows: np.ndarray) -> tuple[np.ndarray, list[OpenBlock]]:
-        """The numbers of these rows' blocks, and the blocks, after stand-ins took the places of unreadable ones."""
+        """Return the numbers of these rows' blocks, and the blocks.
+
+        If a block cannot be read, replacements take the places of its samples, which changes the
+        blocks: so this tries again.
+        """
         while True:
-            blocks = np.unique(step.samples.block[rows])
+            numbers = np.unique(step.samples.block[rows])
             try:
-                return blocks, self._fetch(blocks.tolist())
+                return numbers, self._fetch(numbers.tolist())
             except DataError as error:
                 if error.transient or not self._stream.work.skip:
                     raise
-            for number in blocks.tolist():
+            for number in numbers.tolist():
                 try:
                     self._fetch([number])
                 except DataError as error:
                     if error.transient:
                         raise
                     for row in rows[step.samples.block[rows] == number].tolist():
-                        self._fill(step, row, error, unreadable=True)
+                        self._replace(step, row, error, unreadable=True)
 
-    def _fill(self, step: FilledStep, row: int, error: DataError, unreadable: bool = False) -> None:
+    def _replace(
+        self, step: FilledStep, row: int, error: DataError, unreadable: bool = False
+    ) -> None:
         found = step.fill(row, error, unreadable)
-        if isinstance(found, DataError):
-            raise self._stream.named(found, step.own, row)
+        if isinstance(found, DataError):  # no replacement is left
+            raise self._stream.locate(found, step.own, row)
 
-    def _fetch(self, blocks: list[int]) -> list[OpenBlock]:
+    def _fetch(self, numbers: list[int]) -> list[OpenBlock]:
         begun = time.perf_counter()
-        absent = [number for number in blocks if number not in self._blocks]
-        read = self._stream.work.read(self._stream.spans(absent))
-        self._stream.noted(absent, self._stream.work.notes(read))
-        for number, table in zip(absent, read, strict=True):
+        absent = [number for number in numbers if number not in self._blocks]
+        tables = self._stream.work.read(self._stream.spans(absent))
+        self._stream.on_blocks_read(absent, self._stream.work.notes(tables))
+        for number, table in zip(absent, tables, strict=True):
             self._blocks[number] = self._stream.work.open(table)
-            self._held += table.nbytes
+            self._cached_bytes += table.nbytes
             self._counts["blocks_read"] += 1
             self._counts["bytes_read"] += table.nbytes
         took = time.perf_counter() - begun
         self._counts["read_seconds"] += took
         if absent:
             self._reads.add(took)
-        opened = [self._blocks[number] for number in blocks]
-        for number in blocks:
+        blocks = [self._blocks[number] for number in numbers]
+        for number in numbers:
             self._blocks.move_to_end(number)
-        while self._held > self._max_bytes and len(self._blocks) > len(blocks):
-            self._held -= self._blocks.popitem(last=False)[1].table.nbytes
-        return opened
+        # The blocks of this call stay, even beyond `max_bytes`.
+        while self._cached_bytes > self._max_bytes and len(self._blocks) > len(numbers):
+            self._cached_bytes -= self._blocks.popitem(last=False)[1].table.nbytes
+        return blocks

@@ -1,6 +1,6 @@
-"""What workers do for a mixture: the work of each source on that source's blocks, and one schema for all.
+"""Combine the work on a mixture's sources: each source's work on its blocks, one schema for all.
 
-A raw block says in its metadata which source it is of, so that decoders know whose stages its samples go through.
+A raw block names its source in its metadata, so that a decoder knows whose stages to run on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, read_shards
+from rayingest.execute.work import BlockRows, Head, SourceWork, Span, Spans, read_shards
 from rayingest.storage.files import Counters
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.open_block import OpenBlock
@@ -27,7 +27,7 @@ _SOURCE = b"source"
 
 @dataclass(frozen=True)
 class MixedWork:
-    """The work on several sources together, by their names; all put samples together alike."""
+    """The work on several sources, by name. All of them collate samples in the same way."""
 
     sources: Mapping[str, SourceWork]
 
@@ -49,8 +49,8 @@ class MixedWork:
 
     @property
     def spec_bytes(self) -> int:
-        known = [work.spec_bytes for work in self._works]
-        return max(known) if all(known) else 0
+        sizes = [work.spec_bytes for work in self._works]
+        return max(sizes) if all(sizes) else 0
 
     @property
     def counters(self) -> Counters:
@@ -60,9 +60,27 @@ class MixedWork:
     def storage_options(self) -> Mapping[str, Any]:
         return {name: work.storage_options for name, work in self.sources.items()}
 
-    def made(self, skip: bool, path: str) -> Self:
+    def with_options(self, skip: bool, image_backend: str) -> Self:
+        sources = {
+            name: work.with_options(skip, image_backend) for name, work in self.sources.items()
+        }
+        return replace(self, sources=sources)
+
+    def with_schema(self, heads: Sequence[Head]) -> Self:
+        works = {}
+        for number, (name, work) in enumerate(self.sources.items()):
+            own = [head for head in heads if head[0][0].source == number]
+            try:
+                works[name] = work.with_schema(own)
+            except ConfigError as error:
+                raise ConfigError(f"source {name!r}: {error}") from error
+        schema = merge_schemas({name: work.pipeline.schema or {} for name, work in works.items()})
         return replace(
-            self, sources={name: work.made(skip, path) for name, work in self.sources.items()}
+            self,
+            sources={
+                name: replace(work, pipeline=replace(work.pipeline, schema=schema))
+                for name, work in works.items()
+            },
         )
 
     def read(self, spans: Spans) -> list[pa.Table]:
@@ -76,42 +94,26 @@ class MixedWork:
             for table in tables
         ]
 
-    def learnt(self, heads: Sequence[Head]) -> Self:
-        learnt = {}
-        for number, (name, work) in enumerate(self.sources.items()):
-            try:
-                learnt[name] = work.learnt([head for head in heads if head[0][0].source == number])
-            except ConfigError as error:
-                raise ConfigError(f"source {name!r}: {error}") from error
-        schema = merge_schemas({name: work.pipeline.schema or {} for name, work in learnt.items()})
-        return replace(
-            self,
-            sources={
-                name: replace(work, pipeline=replace(work.pipeline, schema=schema))
-                for name, work in learnt.items()
-            },
-        )
-
     def open(self, table: pa.Table) -> OpenBlock:
         return self._works[_source_of(table)].open(table)
 
     def run(
-        self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None
+        self, blocks: Sequence[OpenBlock], rows: BlockRows, bad: dict[int, DataError] | None
     ) -> Samples:
         source = np.array([_source_of(block.table) for block in blocks])[rows.table_of]
-        made: dict[int, Any] = {}
+        by_place: dict[int, Any] = {}
         samples = Samples()
         for number in np.unique(source).tolist():
             places = np.flatnonzero(source == number)
-            wrong: dict[int, DataError] | None = None if bad is None else {}
-            samples = self._works[number].run(blocks, rows.some(places), wrong)
-            if bad is not None and wrong:
-                bad.update((int(places[place]), error) for place, error in wrong.items())
-                places = np.delete(places, list(wrong))
-            made.update(zip(places.tolist(), samples, strict=True))
-        if len(made) == len(samples):
-            return samples  # of one source, with the arrays that its decoders wrote into
-        return Samples(made[place] for place in sorted(made))
+            errors: dict[int, DataError] | None = None if bad is None else {}
+            samples = self._works[number].run(blocks, rows.select(places), errors)
+            if bad is not None and errors:
+                bad.update((int(places[place]), error) for place, error in errors.items())
+                places = np.delete(places, list(errors))
+            by_place.update(zip(places.tolist(), samples, strict=True))
+        if len(by_place) == len(samples):
+            return samples  # all of one source: keep the arrays that its decoders wrote into
+        return Samples(by_place[place] for place in sorted(by_place))
 
     def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
         return ()

@@ -1,7 +1,8 @@
-"""The quarantine: what is wrong with every sample that was skipped, in a file, counted, and how many may be.
+"""Record every skipped sample in a file, count them, and limit their number.
 
-One for each loader. Notes what reached the training loop, not what was found ahead of it, so that the file and the
-counts depend on the stream alone. Decides nothing about which samples are bad or what takes their places.
+A loader has one quarantine. It records what reaches the training loop, not what is found ahead of
+it, so the file and the counts depend on the stream alone. It decides neither which samples are bad
+nor which ones replace them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rayingest.storage.redact import redact_text
 
 DEFAULT_MAX_ERRORS = 0.05
 _LEAST_ROWS = 1000
-"""A fraction is taken of at least so many rows, so that the first few bad samples do not end a run."""
+"""A fraction applies to at least this many rows, so that the first few bad samples end no run."""
 
 NOTHING_SKIPPED = {"samples_bad": 0, "replacements": 0}
 
@@ -32,14 +33,14 @@ class Quarantine:
     """The bad samples of one rank's loader.
 
     Args:
-        folder: where the file is kept; None: the user's cache folder.
-        name: of the file, without its suffix; what is there already is kept, and added to.
-        max_errors: so many different samples may be bad (int), or such a part of the rows so far be stand-ins (float,
-            0 to 1; of at least 1,000 rows); None: 0.05.
-        options: whose values are not to be shown, as of `Storage`.
+        folder: the folder of the file; None: a folder in the user's cache.
+        name: the file's name without its suffix. Lines are appended to a file that exists.
+        max_errors: an int limits the number of different bad samples; a float (0 to 1) limits the
+            share of replacements in the rows so far, counted as 1,000 at least. None: 0.05.
+        options: storage options, whose values must not be shown.
 
     Raises:
-        ConfigError: a folder that cannot be.
+        ConfigError: the folder cannot be created or written to.
     """
 
     def __init__(
@@ -51,25 +52,26 @@ class Quarantine:
     ) -> None:
         self.max_errors = DEFAULT_MAX_ERRORS if max_errors is None else max_errors
         self._options = options
-        self.path = _made(folder) / f"{name}.jsonl"
+        self.path = _create(folder) / f"{name}.jsonl"
         self.counts = dict(NOTHING_SKIPPED)
         self._rows = 0
-        self._known: set[tuple[str | None, int | None]] = set()
-        self._over: DataError | None = None
+        self._recorded: set[tuple[str | None, int | None]] = set()  # shard and sample
+        self._over: DataError | None = None  # once the limit is exceeded
 
     def admit(self, rows: int, bad: Sequence[DataError]) -> None:
-        """A batch of so many rows reaches the loop, in which stand-ins have the places of these samples.
+        """Admit a batch of `rows` rows to the loop; replacements stand in it for the `bad` samples.
 
-        Raises DataError where there are too many of them, and for every batch after that; ConfigError where they cannot
-        be listed, and then counts nothing of the batch.
+        Raises:
+            DataError: the limit is exceeded; raised for every later batch, too.
+            ConfigError: the samples cannot be written to the file. The batch is then not counted.
         """
         found = {(error.shard, error.sample): error for error in bad}
-        new = [error for place, error in found.items() if place not in self._known]
+        new = [error for sample, error in found.items() if sample not in self._recorded]
         if new:
-            self._note(new)
+            self._record(new)
         self._rows += rows
-        self._known.update(found)
-        self.counts["samples_bad"] = len(self._known)
+        self._recorded.update(found)
+        self.counts["samples_bad"] = len(self._recorded)
         self.counts["replacements"] += len(bad)
         if bad and self._over is None and self._too_many():
             self._over = self._overflow(bad[-1])
@@ -78,55 +80,54 @@ class Quarantine:
 
     def _too_many(self) -> bool:
         if isinstance(self.max_errors, int):
-            return len(self._known) > self.max_errors
+            return len(self._recorded) > self.max_errors
         return self.counts["replacements"] > self.max_errors * max(self._rows, _LEAST_ROWS)
 
     def _overflow(self, last: DataError) -> DataError:
-        found = (
-            f"{len(self._known)} bad samples, with stand-ins for "
-            f"{self.counts['replacements']} of {self._rows} rows,"
-        )
         return DataError(
-            f"{found} are more than max_errors={self.max_errors} allows (all are listed in {self.path}); the last one: "
-            f"{last.reason}",
+            f"{len(self._recorded)} bad samples, replaced in {self.counts['replacements']} of "
+            f"{self._rows} rows, exceed max_errors={self.max_errors}; all are listed in "
+            f"{self.path}; the last one: {last.reason}",
             shard=last.shard,
             offset=last.offset,
             sample=last.sample,
             key=last.key,
         )
 
-    def _note(self, new: Sequence[DataError]) -> None:
+    def _record(self, new: Sequence[DataError]) -> None:
+        lines = "".join(json.dumps(self._line(error)) + "\n" for error in new)
         try:
-            _append(
-                self.path, "".join(json.dumps(self._line(error)) + "\n" for error in new).encode()
-            )
+            _append(self.path, lines.encode())
         except OSError as error:
             raise ConfigError(
-                f"bad samples cannot be listed in {self.path}: {error.strerror or error}; mend that, or give another "
-                "folder as quarantine=, and resume from a state"
+                f"bad samples cannot be listed in {self.path}: {error.strerror or error}; make the "
+                "file writable, or give another folder as quarantine=, and resume from a state"
             ) from error
-        if not self._known:
+        if not self._recorded:
             _log.warning(
-                "bad samples are skipped and listed in %s; the first: %s",
+                "bad samples are skipped and listed in %s; the first one: %s",
                 self.path,
-                self._shown(str(new[0])),
+                self._redact(str(new[0])),
             )
 
     def _line(self, error: DataError) -> dict[str, Any]:
         return {
-            "shard": self._shown(error.shard or ""),
+            "shard": self._redact(error.shard or ""),
             "offset": error.offset,
             "key": error.key,
             "sample": error.sample,
-            "error": self._shown(error.reason),
+            "error": self._redact(error.reason),
         }
 
-    def _shown(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         return redact_text(text, self._options)
 
 
 def _append(path: Path, lines: bytes) -> None:
-    """All of these lines behind those that are whole, or none: a process may end, or a disk be full, amid one."""
+    """Append all of these lines, or none; remove a part of a line that an earlier process left.
+
+    A process can end, or a disk be full, in the middle of a line.
+    """
     with path.open("a+b", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
@@ -141,7 +142,7 @@ def _append(path: Path, lines: bytes) -> None:
             raise
 
 
-def _made(folder: str | os.PathLike[str] | None) -> Path:
+def _create(folder: str | os.PathLike[str] | None) -> Path:
     if folder is None:
         path = Path(platformdirs.user_cache_dir("rayingest")) / "quarantine"
     else:
@@ -150,7 +151,7 @@ def _made(folder: str | os.PathLike[str] | None) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"quarantine={str(path)!r}: the folder cannot be made: {error}"
+            f"quarantine={str(path)!r}: the folder cannot be created: {error}"
         ) from error
     if not os.access(path, os.W_OK):
         raise ConfigError(f"quarantine={str(path)!r}: the folder cannot be written to")

@@ -1,7 +1,7 @@
 """A stream: one data set's description and plan, from which any process makes any part of any batch.
 
-Owns the joint of floor 0's plan with floor 1's work; the one-process reference and the cluster both execute exactly
-this. Knows no Ray and no torch.
+Owns the joint of floor 0's plan with floor 1's work; the one-process reference and the cluster both
+execute exactly this. Knows no Ray and no torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.execute.work import Head, Parts, Rows, Span, Spans, Work
+from rayingest.execute.work import BlockRows, Head, Span, Spans, TaskRows, Work
 from rayingest.plan.dispatch.block_cache import Sizes
 from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
@@ -55,8 +55,8 @@ def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Span
 def heads_of(view: View, source: int = 0, spread: bool = False) -> list[Head]:
     """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same.
 
-    The first few blocks; with `spread`, behind them, some from all over the rest: where bad samples are skipped, the
-    first shard may hold nothing else.
+    The first few blocks; with `spread`, behind them, some from all over the rest: where bad samples
+    are skipped, the first shard may hold nothing else.
     """
     blocks = np.flatnonzero(view.samples)
     first, rest = blocks[:_LEARN_BLOCKS], blocks[_LEARN_BLOCKS:]
@@ -69,7 +69,7 @@ def heads_of(view: View, source: int = 0, spread: bool = False) -> list[Head]:
 def _head(view: View, block: np.ndarray, source: int, most: int) -> Head:
     rows = view.row(block, np.arange(min(most, view.samples[block])))
     ordinals = view.manifest.first_ordinal[block] + rows
-    return spans_of(view.manifest, [int(block)], source), Rows(
+    return spans_of(view.manifest, [int(block)], source), BlockRows(
         0, np.zeros_like(rows), rows, ordinals
     )
 
@@ -123,7 +123,7 @@ class Stream(ABC):
         """From which the schema is learnt."""
 
     @abstractmethod
-    def place(self, block: int) -> tuple[str, int | None]:
+    def location(self, block: int) -> tuple[str, int | None]:
         """The shard, as it may be shown, and the beginning of a block in it, None where that says nothing."""
 
     @property
@@ -131,21 +131,21 @@ class Stream(ABC):
         """Whether the samples that the schema is learnt from are there already."""
         return True
 
-    def known(self) -> Work | None:
+    def ready_work(self) -> Work | None:
         """The work as it can be begun with, if nothing needs to be learnt for it."""
         return self.work if self.work.pipeline.collate is not None else None
 
     @abstractmethod
-    def learnt(self, work: Work) -> None:
+    def on_schema_learned(self, work: Work) -> None:
         """The work has got its schema."""
 
     @abstractmethod
-    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+    def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         """Blocks were read; what `Work.notes` says of each."""
 
-    def named(self, error: DataError, samples: StepSamples, row: int) -> DataError:
+    def locate(self, error: DataError, samples: StepSamples, row: int) -> DataError:
         """The error, with what it does not know of the sample in this row and of where that is."""
-        shard, begin = self.place(int(samples.block[row]))
+        shard, begin = self.location(int(samples.block[row]))
         return DataError(
             f"{error.reason}; the offset is that of its block"
             if error.offset is None and begin is not None
@@ -159,10 +159,10 @@ class Stream(ABC):
             transient=error.transient,
         )
 
-    def bad(self, step: FilledStep) -> list[DataError]:
+    def errors_in(self, step: FilledStep) -> list[DataError]:
         """What is wrong with each of the step's own samples that has a stand-in, in row order."""
         rows = sorted(row for row in step.errors if row < step.own.rows)
-        return [self.named(step.errors[row], step.own, row) for row in rows]
+        return [self.locate(step.errors[row], step.own, row) for row in rows]
 
     def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[StepSamples]:
         """Yield the samples of each step from this position on, epoch after epoch.
@@ -180,13 +180,15 @@ class Stream(ABC):
                 count = max(1, min(2 * count, _RUN_ROWS // max(1, run[0].rows)))
             epoch, step = epoch + 1, 0
 
-    def rows(self, samples: StepSamples, chosen: np.ndarray | slice, blocks: np.ndarray) -> Rows:
+    def block_rows(
+        self, samples: StepSamples, chosen: np.ndarray | slice, blocks: np.ndarray
+    ) -> BlockRows:
         """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
         table_of = np.searchsorted(blocks, samples.block[chosen])
         lengths = None if samples.length is None else samples.length[chosen]
         layout = samples.layout if len(table_of) == len(samples.block) else None
         passes = None if samples.passes is None else samples.passes[chosen]
-        return Rows(
+        return BlockRows(
             samples.pass_number,
             table_of,
             samples.row[chosen],
@@ -196,7 +198,9 @@ class Stream(ABC):
             passes,
         )
 
-    def parts(self, parts: Sequence[tuple[StepSamples, np.ndarray]], blocks: np.ndarray) -> Parts:
+    def task_rows(
+        self, parts: Sequence[tuple[StepSamples, np.ndarray]], blocks: np.ndarray
+    ) -> TaskRows:
         """The chosen samples of several steps, as `rows` has them of one."""
         columns = zip(
             *(
@@ -220,7 +224,7 @@ class Stream(ABC):
         )
         own = [samples.passes[rows] for samples, rows in parts if samples.passes is not None]
         passes = np.concatenate(own) if own else None
-        return Parts(
+        return TaskRows(
             pass_numbers,
             bounds,
             np.searchsorted(blocks, block),
@@ -234,8 +238,9 @@ class Stream(ABC):
     def complete(self, samples: StepSamples, columns: Columns) -> Columns:
         """The batch: the columns of all the step's samples, cut to its rows, and what `RESERVED` names.
 
-        The columns of packed rows are those already; `__index__` then has an entry for each of `cu_seqlens`' segments,
-        -1 for what is left of a row. ConfigError where a collate function of the user's gave columns of these names.
+        The columns of packed rows are those already; `__index__` then has an entry for each of
+        `cu_seqlens`' segments, -1 for what is left of a row. ConfigError where a collate function
+        of the user's gave columns of these names.
         """
         taken = [name for name in RESERVED if name in columns]
         if taken:
@@ -305,12 +310,12 @@ class ManifestStream(Stream):
             head for heads in itertools.zip_longest(*each) for head in heads if head is not None
         ]
 
-    def place(self, block: int) -> tuple[str, int]:
+    def location(self, block: int) -> tuple[str, int]:
         manifest = self.manifest
         return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
 
-    def learnt(self, work: Work) -> None:
+    def on_schema_learned(self, work: Work) -> None:
         pass  # whoever begins elsewhere learns the same
 
-    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+    def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         pass

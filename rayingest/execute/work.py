@@ -1,7 +1,7 @@
-"""What workers do for a stream: read blocks, learn the schema, decode rows of them.
+"""Define what a worker does for a stream: read blocks, learn the schema, decode rows of blocks.
 
-Owns the joint of formats and transforms, as far as a worker needs it: picklable, and free of the manifest and the plan.
-What is done with several sources together is `mixed_work`'s.
+Owns the joint of formats and transforms, as far as a worker needs it. A `Work` is picklable and
+free of the manifest and the plan. `mixed_work` combines the work on several sources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _SHARDS_AT_ONCE = 16
 
 
 class Span(NamedTuple):
-    """A shard's URL, its size and mark when it was indexed, blocks of it, and the number of the source it is of."""
+    """Blocks of one shard to read; `size` and `mark` are the shard's at the time of indexing.
+
+    `source` is the number of the shard's source in a mixture.
+    """
 
     url: str
     size: int
@@ -41,25 +44,23 @@ class Span(NamedTuple):
 
 
 Spans = list[Span]
-"""One for each shard to read from."""
+"""One span for each shard to read from."""
 
 
 class Work(Protocol):
-    """What a worker must know of a stream to do a part of it; picklable, free of the manifest.
-
-    `pipeline` is how samples are put together. `skip`: samples that cannot be had are left out and named, for others to
-    stand in for them.
-    """
+    """A worker's part of a stream; picklable, free of the manifest."""
 
     @property
-    def pipeline(self) -> Pipeline: ...
+    def pipeline(self) -> Pipeline:
+        """How samples are decoded and collated."""
 
     @property
-    def skip(self) -> bool: ...
+    def skip(self) -> bool:
+        """Whether bad samples are left out and reported, so that others can replace them."""
 
     @property
     def stages(self) -> Sequence[Stage]:
-        """All that is done with samples, of whatever source."""
+        """The stages of all sources."""
 
     @property
     def code_mark(self) -> str:
@@ -67,46 +68,47 @@ class Work(Protocol):
 
     @property
     def spec_bytes(self) -> int:
-        """Bytes of a decoded sample as far as they are known; 0 if not."""
+        """Bytes of a decoded sample, of the fields whose size is known; 0 if none is."""
 
     @property
     def counters(self) -> Counters:
-        """What storage counted, in this process."""
+        """What storage counted in this process."""
 
     @property
     def storage_options(self) -> Mapping[str, Any]:
-        """Values that are not to be shown."""
+        """Options whose values must not be shown."""
 
-    def made(self, skip: bool, path: str) -> Self:
-        """The same, with bad samples to skip or not, and images decoded on this path."""
+    def with_options(self, skip: bool, image_backend: str) -> Self:
+        """Return the same work with these options."""
 
-    def read(self, spans: Spans) -> list[pa.Table]:
-        """One raw table for each block. Raises DataError, ConfigError."""
+    def with_schema(self, heads: Sequence[Head]) -> Self:
+        """Return the same work with the schema of its samples.
 
-    def learnt(self, heads: Sequence[Head]) -> Self:
-        """The same work with the schema of its samples: those of the first head that has any good ones.
-
-        Raises ConfigError where the description does not fit the data, DataError where no head has a good sample.
+        The schema is that of the first head with a good sample. Raises ConfigError if the
+        description does not fit the data, DataError if no head has a good sample.
         """
 
+    def read(self, spans: Spans) -> list[pa.Table]:
+        """Read one raw table per block. Raises DataError or ConfigError."""
+
     def open(self, table: pa.Table) -> OpenBlock:
-        """A raw block, to take samples from many times."""
+        """Open a raw block, so that many tasks can take samples from it."""
 
     def run(
-        self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None
+        self, blocks: Sequence[OpenBlock], rows: BlockRows, bad: dict[int, DataError] | None
     ) -> Samples:
-        """The rows' samples, as of `Pipeline.run`."""
+        """Decode the rows' samples, as `Pipeline.run` does."""
 
     def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
-        """What is to be told of each table that `read` gave, besides its bytes; () for nothing."""
+        """Return a note for each table of `read` that its stream needs to know; () for none."""
 
     def close(self) -> None:
-        """Give up what reading has left open."""
+        """Close what reading has left open."""
 
 
 @dataclass(frozen=True)
 class SourceWork:
-    """The work on one source. `options` are the format's, `strict` as for indexing."""
+    """The work on one source. `options` are the format's; `strict` is as for indexing."""
 
     format: Format
     storage: Storage
@@ -135,33 +137,11 @@ class SourceWork:
     def storage_options(self) -> Mapping[str, Any]:
         return self.storage.storage_options
 
-    def made(self, skip: bool, path: str) -> Self:
-        return replace(self, skip=skip, pipeline=replace(self.pipeline, image_backend=path))
+    def with_options(self, skip: bool, image_backend: str) -> Self:
+        pipeline = replace(self.pipeline, image_backend=image_backend)
+        return replace(self, skip=skip, pipeline=pipeline)
 
-    def read(self, spans: Spans) -> list[pa.Table]:
-        return read_shards(spans, self.read_shard)
-
-    def read_shard(self, span: Span) -> list[pa.Table]:
-        """The blocks of one shard."""
-        shard = Shard(self.storage, span.url, span.size, self.strict, self.options, span.mark)
-        return self.format.read(shard, span.blocks, self.pipeline.columns)
-
-    def open(self, table: pa.Table) -> OpenBlock:
-        return self.pipeline.open(table)
-
-    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
-        return ()
-
-    def close(self) -> None:
-        pass
-
-    def run(
-        self, blocks: Sequence[OpenBlock], rows: Rows, bad: dict[int, DataError] | None
-    ) -> Samples:
-        passes = rows.pass_number if rows.passes is None else rows.passes
-        return self.pipeline.run(blocks, rows.table_of, rows.row_of, rows.ordinals, passes, bad)
-
-    def learnt(self, heads: Sequence[Head]) -> Self:
+    def with_schema(self, heads: Sequence[Head]) -> Self:
         first: DataError | None = None
         for spans, rows in heads:
             try:
@@ -172,20 +152,43 @@ class SourceWork:
             except DataError as error:
                 if error.transient:
                     raise
-                first = first or self._explained(error, spans)
+                first = first or self._name_absent_field(error, spans)
         if first is None:
             raise DataError("there are no samples")
         if self.skip:
-            looked = sum(len(rows.ordinals) for _, rows in heads)
-            found = f"none of the {looked} samples of {len(heads)} blocks that were looked at first is good"
-            why = "and which fields there are can only be learnt from one that is"
-            raise first.saying(
-                f"{found}, {why}; what is wrong with the first: {first.reason}"
-            ) from first
+            count = sum(len(rows.ordinals) for _, rows in heads)
+            reason = (
+                f"all {count} samples in the first {len(heads)} blocks are bad, and a good sample "
+                f"is needed to learn the fields; the first is bad because: {first.reason}"
+            )
+            raise first.saying(reason) from first
         raise first
 
-    def _explained(self, error: DataError, spans: Spans) -> DataError:
-        """The error, and which of the raw fields to be read no sample of this block has: that may be all there is."""
+    def read(self, spans: Spans) -> list[pa.Table]:
+        return read_shards(spans, self.read_shard)
+
+    def read_shard(self, span: Span) -> list[pa.Table]:
+        """Read the blocks of one span."""
+        shard = Shard(self.storage, span.url, span.size, self.strict, self.options, span.mark)
+        return self.format.read(shard, span.blocks, self.pipeline.columns)
+
+    def open(self, table: pa.Table) -> OpenBlock:
+        return self.pipeline.open(table)
+
+    def run(
+        self, blocks: Sequence[OpenBlock], rows: BlockRows, bad: dict[int, DataError] | None
+    ) -> Samples:
+        passes = rows.pass_number if rows.passes is None else rows.passes
+        return self.pipeline.run(blocks, rows.table_of, rows.row_of, rows.ordinals, passes, bad)
+
+    def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+    def _name_absent_field(self, error: DataError, spans: Spans) -> DataError:
+        """Add to the error a field that no sample of the block has: this may be the whole cause."""
         if self.pipeline.columns is None:
             return error
         everything = replace(self, pipeline=replace(self.pipeline, stages=()))
@@ -196,27 +199,33 @@ class SourceWork:
         absent = [name for name in self.pipeline.columns if name not in raw.names]
         if raw.has_documents or not absent:
             return error
-        found = f"no sample around it has a field {absent[0]!r}; there are {', '.join(map(repr, raw.names))}"
-        return error.saying(f"{error.reason}; {found}")
+        fields = ", ".join(map(repr, raw.names))
+        return error.saying(
+            f"{error.reason}; no sample in its block has a field {absent[0]!r}; there are {fields}"
+        )
 
 
 def read_shards(spans: Spans, read: Callable[[Span], list[pa.Table]]) -> list[pa.Table]:
-    """What `read` gives of each, one behind the other; of remote ones several at a time."""
+    """Return the tables of all spans, in order; call `read` for remote shards in parallel."""
     if len(spans) < 2 or all(local_path(span.url) is not None for span in spans):
         return [table for span in spans for table in read(span)]
-    with ThreadPoolExecutor(
-        min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard"
-    ) as pool:  # each waits for answers
+    # Threads suffice: each one waits for the storage.
+    with ThreadPoolExecutor(min(len(spans), _SHARDS_AT_ONCE), "rayingest-shard") as pool:
         return [table for tables in pool.map(read, spans) for table in tables]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Samples to decode together: sample i is row `row_of[i]` of block `table_of[i]`; int64 arrays of one length.
+class BlockRows:
+    """Samples to decode together: sample i is row `row_of[i]` of block `table_of[i]`.
 
-    `passes` has the pass that keys the random numbers of each sample, where that is not
-    `pass_number`. Where they are packed, sample i must be `lengths[i]` long, and `layout` is that
-    of all the step's, if they are that.
+    Attributes:
+        pass_number: keys the samples' random numbers.
+        table_of: int64[n], positions in a list of blocks.
+        row_of: int64[n].
+        ordinals: int64[n], the samples' numbers in the manifest.
+        lengths: int64[n], how long each sample must be; None if rows are not packed.
+        layout: how the samples are packed, if these are all samples of their step.
+        passes: int64[n], replaces `pass_number` where the samples' sources differ in their pass.
     """
 
     pass_number: int
@@ -230,24 +239,28 @@ class Rows:
     def samples(
         self, work: Work, blocks: Sequence[OpenBlock]
     ) -> tuple[Samples, dict[int, DataError]]:
-        """Decoded and mapped, not yet collated; and where the work is to `skip` bad ones, these, by their place."""
+        """Decode and map the samples, without collating them.
+
+        Returns the good samples, and the errors of bad ones by place; with `work.skip` off, a bad
+        sample is raised.
+        """
         bad: dict[int, DataError] = {}
         samples = work.run(blocks, self, bad if work.skip else None)
-        misfit = self._misfit(work, samples)
+        misfit = self._find_misfit(work, samples)
         if misfit is not None:
             place, reason = misfit
             raise DataError(reason, **self.where(blocks, place))
         return samples, bad
 
     def where(self, blocks: Sequence[OpenBlock], place: int) -> dict[str, Any]:
-        """`shard`, `offset`, `key` and `sample` of the sample at this place, for an error."""
+        """Return shard, offset, key and number of the sample at this place, for an error."""
         where = blocks[self.table_of[place]].rows.where(int(self.row_of[place]))
         return {**where, "sample": int(self.ordinals[place])}
 
-    def some(self, places: np.ndarray) -> Rows:
-        """Those at these places, which are not packed."""
+    def select(self, places: np.ndarray) -> BlockRows:
+        """Return the samples at these places, which must not be packed."""
         passes = None if self.passes is None else self.passes[places]
-        return Rows(
+        return BlockRows(
             self.pass_number,
             self.table_of[places],
             self.row_of[places],
@@ -256,22 +269,20 @@ class Rows:
         )
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> Columns | None:
-        """All of them as columns at once, where nothing is done to any: none can be bad then. Else None."""
+        """Return all samples as columns at once, or None if a stage needs them one by one."""
         if work.pipeline.packed is None:
             return work.pipeline.whole_columns(blocks, self.table_of, self.row_of)
-        views = (
-            None
-            if self.layout is None
-            else work.pipeline.sample_views(blocks, self.table_of, self.row_of)
-        )
-        return (
-            None
-            if views is None or self._misfit(work, views)
-            else work.pipeline.finish(views, self.layout)
-        )
+        if self.layout is None:
+            return None
+        views = work.pipeline.sample_views(blocks, self.table_of, self.row_of)
+        if views is None or self._find_misfit(work, views):
+            return None
+        return work.pipeline.finish(views, self.layout)
 
-    def _misfit(self, work: Work, samples: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
-        """The place of the first sample that is not as long as was planned, and what to say of it."""
+    def _find_misfit(
+        self, work: Work, samples: Sequence[Mapping[str, Any]]
+    ) -> tuple[int, str] | None:
+        """Return place and reason of the first sample that has not its planned length."""
         packed = work.pipeline.packed
         if packed is None or self.lengths is None:
             return None
@@ -283,11 +294,12 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Samples to decode together, as parts of several steps: those of part i are [bounds[i], bounds[i + 1]) of them.
+class TaskRows:
+    """The samples of one decode task: parts of several steps, one behind the other.
 
-    `pass_numbers` has an entry a part. One set of arrays for all: each takes its time on its way
-    to a worker. `lengths`, `layouts` (an entry a part) and `passes` are as `Rows` has them.
+    Part i has the samples [bounds[i], bounds[i + 1]). The arrays are those of `BlockRows`, joined:
+    each array costs time on its way to a worker. `pass_numbers` and `layouts` have one entry per
+    part; `layouts` is empty if rows are not packed.
     """
 
     pass_numbers: tuple[int, ...]
@@ -299,8 +311,8 @@ class Parts:
     layouts: tuple[Layout | None, ...] = ()
     passes: np.ndarray | None = None
 
-    def __iter__(self) -> Iterator[Rows]:
-        """The parts."""
+    def __iter__(self) -> Iterator[BlockRows]:
+        """Yield the rows of each part."""
         layouts = self.layouts or (None,) * len(self.pass_numbers)
         for pass_number, layout, (begin, end) in zip(
             self.pass_numbers, layouts, itertools.pairwise(self.bounds), strict=True
@@ -308,10 +320,10 @@ class Parts:
             lengths = None if self.lengths is None else self.lengths[begin:end]
             where = self.table_of[begin:end], self.row_of[begin:end], self.ordinals[begin:end]
             passes = None if self.passes is None else self.passes[begin:end]
-            yield Rows(pass_number, *where, lengths, layout, passes)
+            yield BlockRows(pass_number, *where, lengths, layout, passes)
 
     def columns(self, work: Work, blocks: Sequence[OpenBlock]) -> JoinedColumns | None:
-        """All parts at once, where nothing is done to any sample, and no part's columns depend on what is in it."""
+        """Return all parts as columns at once; None if a stage, or a part's shape, prevents it."""
         if not work.pipeline.has_fixed_shapes:
             return None
         columns = work.pipeline.whole_columns(blocks, self.table_of, self.row_of)
@@ -320,23 +332,23 @@ class Parts:
 
 @dataclass(frozen=True)
 class JoinedColumns:
-    """The columns of several parts one behind the other; `bounds` as in `Parts`."""
+    """The columns of several parts, one behind the other; `bounds` as in `TaskRows`."""
 
     columns: Columns
     bounds: tuple[int, ...]
 
     def first(self, count: int) -> JoinedColumns:
-        """The first so many parts alone."""
+        """Return the first `count` parts alone."""
         bounds = self.bounds[: count + 1]
         return JoinedColumns(
             {name: column[: bounds[-1]] for name, column in self.columns.items()}, bounds
         )
 
     def __iter__(self) -> Iterator[Columns]:
-        """Each part's own, which share their memory."""
+        """Yield each part's columns, as views of the joined ones."""
         for begin, end in itertools.pairwise(self.bounds):
             yield {name: column[begin:end] for name, column in self.columns.items()}
 
 
-Head = tuple[Spans, Rows]
-"""A block, and its first samples."""
+Head = tuple[Spans, BlockRows]
+"""A block, and its first samples, to learn the schema from."""

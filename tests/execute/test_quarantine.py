@@ -119,7 +119,7 @@ def test_by_default_one_in_twenty_may_be_bad(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     """Before any work is done."""
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         made(tmp_path / "file" / "x")
 
 
@@ -130,7 +130,7 @@ def test_a_list_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> Non
     folder.rmdir()
     with pytest.raises(
         ConfigError,
-        match=r"listed in .*data-rank0.jsonl: No such file.*; mend that, or give another",
+        match=r"listed in .*data-rank0.jsonl: No such file.*; make the file writable, or give another",
     ):
         quarantine.admit(8, bad(1))
     folder.mkdir()

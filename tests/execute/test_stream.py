@@ -74,7 +74,7 @@ def test_a_field_that_only_some_lack_is_not_said_to_be_nowhere(tmp_path: Path) -
     )
     with pytest.raises(ri.DataError, match=r"KeyError: 'none'") as caught:
         first(data)
-    assert "no sample around it" not in str(caught.value)
+    assert "no sample in its block" not in str(caught.value)
 
 
 def test_blocks_to_learn_from_are_the_first_and_some_of_all_over_the_rest() -> None:
@@ -118,9 +118,9 @@ def test_the_offset_of_a_block_is_said_to_be_one(
     planner = Planner(manifest, data.order(manifest), 0, 1, uneven=False)
     stream = ManifestStream(planner, data.work, flag_valid=False, manifest=manifest)
     samples = planner.step_samples(0, 1)
-    error = stream.named(ri.DataError("it ended its worker"), samples, 2)
+    error = stream.locate(ri.DataError("it ended its worker"), samples, 2)
     assert str(error) == (
         f"it ended its worker; the offset is that of its block [shard {tmp_path}/a.jsonl, offset 0, sample 6]"
     )
     known = ri.DataError("no JSON", offset=60)
-    assert stream.named(known, samples, 2).reason == "no JSON"
+    assert stream.locate(known, samples, 2).reason == "no JSON"

@@ -21,7 +21,7 @@ from rayingest.errors import DataError, IngestError
 from rayingest.execute.cluster.node_info import NodeInfo, Usage, own_node_info, own_usage
 from rayingest.execute.cluster.object_refs import BlockMessage
 from rayingest.execute.cluster.serialization import check_serializable
-from rayingest.execute.work import Head, Parts, Work
+from rayingest.execute.work import Head, TaskRows, Work
 from rayingest.plan.dispatch.events import PartDone
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.open_block import OpenBlock
@@ -61,7 +61,7 @@ class Decoder:
 
     def learn(self, work: Work, heads: list[Head]) -> Work:
         """Return the same work with the schema of its samples."""
-        return work.learnt(heads)
+        return work.with_schema(heads)
 
     def register(self, key: str, work: Work) -> None:
         """Accept decodes of the stream `key` from now on."""
@@ -82,7 +82,7 @@ class Decoder:
     def decode(
         self,
         key: str,
-        parts: Parts,
+        parts: TaskRows,
         whole: tuple[bool, ...],
         room: int,
         message: BlockMessage,
@@ -114,7 +114,7 @@ class Decoder:
 
 
 def _decode_each(
-    work: Work, parts: Parts, whole: tuple[bool, ...], room: int, blocks: list[OpenBlock]
+    work: Work, parts: TaskRows, whole: tuple[bool, ...], room: int, blocks: list[OpenBlock]
 ) -> tuple[list[PartDone], list[Any]]:
     """Decode the parts one by one, up to the first that exceeds the room."""
     pipeline = work.pipeline

@@ -148,7 +148,7 @@ class Executor:
         self._span("read", result.seconds, call.handle.name, call.position)
         if result.error is not None:
             return [ev.ReadFailed(task, result.error, final=True)]
-        self._stream.noted(call.command.blocks, result.notes)
+        self._stream.on_blocks_read(call.command.blocks, result.notes)
         self.registration.advance()
         refs = call.refs[1 : 1 + len(result.nbytes)]
         blocks = (NewBlock(ref, call.handle.node) for ref in refs)
@@ -234,7 +234,7 @@ class Executor:
         """Send a decode to its decoder."""
         handle = self._handles[command.worker]
         chosen = [(samples_of(part.step), part.rows) for part in command.parts]
-        parts = self._stream.parts(chosen, np.array(command.blocks))
+        parts = self._stream.task_rows(chosen, np.array(command.blocks))
         whole = tuple(len(rows) == len(samples.block) for samples, rows in chosen)
         message, sent = self._block_refs.message(handle.name, command.blocks)
         room = command.nbytes // self._copies(handle)

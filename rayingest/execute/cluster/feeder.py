@@ -317,7 +317,7 @@ class Feeder:
         if command.error is not None:
             error = command.error
             if isinstance(error, DataError) and error.shard is None:
-                error = self._stream.named(error, filled.own, command.row)
+                error = self._stream.locate(error, filled.own, command.row)
             self._outbox.put((self._serving, error, ()))
             return
         begun = time.perf_counter()
@@ -329,7 +329,7 @@ class Feeder:
         self._counts["samples"] += filled.own.rows
         self._counts["steps"] += 1
         self._stalls.set_lack("")
-        self._outbox.put((self._serving, batch, self._stream.bad(filled)))
+        self._outbox.put((self._serving, batch, self._stream.errors_in(filled)))
 
     def _fail(self, error: BaseException) -> None:
         self._error = error

@@ -90,7 +90,7 @@ class Registration:
         error = future.exception()
         if error is None:
             work = future.result()
-            self._stream.learnt(work)
+            self._stream.on_schema_learned(work)
             self._work_with_schema = _StoredWork(work, self._pool.connection.put)
         elif isinstance(error, ACTOR_ERRORS):
             self._failures += 1
@@ -126,7 +126,7 @@ class Registration:
     def advance(self) -> None:
         """Register waiting decoders if the schema is known; otherwise let one of them learn it."""
         if self._work_with_schema is None and self._waiting:
-            ready = self._stream.known()
+            ready = self._stream.ready_work()
             if ready is not None:
                 self._work_with_schema = (
                     self._work

@@ -12,7 +12,7 @@ import numpy as np
 import ray
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.execute.work import Rows
+from rayingest.execute.work import BlockRows
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.open_block import OpenBlock
 
@@ -21,7 +21,7 @@ _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 
 def check_serializable(
     result: Columns | list[dict[str, Any]],
-    rows: Rows,
+    rows: BlockRows,
     bad: Collection[int],
     blocks: Sequence[OpenBlock],
 ) -> None:

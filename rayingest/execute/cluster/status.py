@@ -71,7 +71,7 @@ def describe_failed(
 
 def _shards(blocks: Iterable[int], stream: Stream) -> str:
     """Return the shards of these blocks: the first three, and how many more there are."""
-    shards = [*dict.fromkeys(stream.place(number)[0] for number in blocks)]
+    shards = [*dict.fromkeys(stream.location(number)[0] for number in blocks)]
     more = len(shards) - _SHARDS_NAMED
     return ", ".join(shards[:_SHARDS_NAMED]) + (
         f" or {more} other{'s' if more > 1 else ''}" if more > 0 else ""

@@ -1,1 +1,1 @@
-"""Streams without an end: how their partitions are merged and read, and how that is joined to the plan."""
+"""Execute streams without end: merge and read their partitions, and join them to the plan."""

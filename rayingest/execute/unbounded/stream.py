@@ -1,7 +1,7 @@
-"""A stream of an unbounded source: what workers do for it, and how it is joined to its plan.
+"""Define the stream of an unbounded source: the workers' part, and how it is joined to its plan.
 
-Owns what is different where blocks come into being as they are read: where the next one begins, and the fields of the
-samples, travel with the position, in the bookmarks.
+Owns what differs where blocks come into being as they are read: the position of the next block and
+the schema of the samples travel with the position, in bookmarks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.execute.stream import Stream
-from rayingest.execute.unbounded.merging import behind
-from rayingest.execute.unbounded.partitions import Partitions
-from rayingest.execute.work import Head, Rows, SourceWork, Span, Spans, Work
+from rayingest.execute.unbounded.partitions import Partitions, bookmark_after
+from rayingest.execute.work import BlockRows, Head, SourceWork, Span, Spans, Work
 from rayingest.plan.dispatch.block_cache import Sizes
 from rayingest.plan.order.offsets import Bookmarks
 from rayingest.plan.order.step_samples import StepSamples
@@ -26,12 +25,12 @@ from rayingest.transforms.schema import schema_from_json, schema_to_json, with_p
 
 _LEARN_SAMPLES = 8
 _ROW_BYTES = 1024
-"""Until the first have been read."""
+"""The expected size of a record, until the first have been read."""
 
 
 @dataclass(frozen=True)
 class UnboundedWork(SourceWork):
-    """What a worker does: blocks are read from the partitions."""
+    """A worker's part: it reads blocks from the partitions."""
 
     partitions: Partitions = field(kw_only=True)
 
@@ -39,12 +38,13 @@ class UnboundedWork(SourceWork):
         return self.partitions.read(spans)
 
     def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
-        return tuple(map(behind, tables))
+        return tuple(map(bookmark_after, tables))
 
-    def learnt(self, heads: Sequence[Head]) -> Self:
+    def with_schema(self, heads: Sequence[Head]) -> Self:
+        # A reader of its own: the one for the stream must not move.
         once = replace(self, partitions=Partitions(self.partitions.source))
         try:
-            return replace(self, pipeline=super(UnboundedWork, once).learnt(heads).pipeline)
+            return replace(self, pipeline=super(UnboundedWork, once).with_schema(heads).pipeline)
         finally:
             once.close()
 
@@ -61,7 +61,7 @@ class UnboundedStream(Stream):
 
     @property
     def marks(self) -> Bookmarks:
-        """Where the source stands before which step."""
+        """Where the source stands before each step."""
         return self.planner.marks
 
     @property
@@ -88,42 +88,38 @@ class UnboundedStream(Stream):
 
     def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
         begin, end = self.planner.share
-        return _Alike((end - begin) * (_ROW_BYTES + row_overhead) + block_overhead)
+        return _EqualSizes((end - begin) * (_ROW_BYTES + row_overhead) + block_overhead)
 
     def spans(self, blocks: Iterable[int]) -> Spans:
         return self._spans(blocks, self.planner.share)
 
     def heads(self) -> list[Head]:
-        """The walk's first records, the same ones on every rank."""
+        """Return the walk's first records, the same ones on every rank."""
         count, first = min(_LEARN_SAMPLES, self.planner.order.batch), self.marks.first
         row = np.arange(count)
         ordinals = first * self.planner.order.batch + row
-        return [
-            (
-                self._spans([self.marks.block(first)], (0, count)),
-                Rows(0, np.zeros_like(row), row, ordinals),
-            )
-        ]
+        spans = self._spans([self.marks.block(first)], (0, count))
+        return [(spans, BlockRows(0, np.zeros_like(row), row, ordinals))]
 
-    def place(self, block: int) -> tuple[str, None]:
-        return self.work.partitions.source.what, None
+    def location(self, block: int) -> tuple[str, None]:
+        return self.work.partitions.source.label, None
 
     @property
     def can_learn(self) -> bool:
         return self.marks.first_is_read
 
-    def known(self) -> Work | None:
+    def ready_work(self) -> Work | None:
         if self.marks.schema is None:
-            return super().known()
+            return super().ready_work()
         pipeline = self.work.pipeline
         schema = with_padding(schema_from_json(self.marks.schema), pipeline.padding)
         return replace(self.work, pipeline=replace(pipeline, schema=schema))
 
-    def learnt(self, work: Work) -> None:
+    def on_schema_learned(self, work: Work) -> None:
         if work.pipeline.schema is not None:
             self.marks.schema = schema_to_json(work.pipeline.schema)
 
-    def noted(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
+    def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         for block, note in zip(blocks, notes, strict=False):
             self.marks.note(block, note)
 
@@ -131,7 +127,7 @@ class UnboundedStream(Stream):
         return super().steps(epoch, step, epochs) if self.marks.begin(step) else iter(())
 
     def _spans(self, blocks: Iterable[int], share: tuple[int, int]) -> Spans:
-        """Where these blocks lie: one span for those that follow each other."""
+        """Return where these blocks lie, with one span for blocks that follow each other."""
         rows = (*share, share[1] - share[0])
         spans: Spans = []
         for block in blocks:
@@ -139,13 +135,13 @@ class UnboundedStream(Stream):
             if spans and step == spans[-1].size + len(spans[-1].blocks):
                 spans[-1].blocks.append(rows)
             else:
-                spans.append(Span(self.work.partitions.source.what, step, mark, [rows]))
+                spans.append(Span(self.work.partitions.source.label, step, mark, [rows]))
         return spans
 
 
 @dataclass(frozen=True)
-class _Alike:
-    """Blocks of one size."""
+class _EqualSizes:
+    """The sizes of blocks that all have one size."""
 
     nbytes: int
 

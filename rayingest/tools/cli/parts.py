@@ -15,7 +15,7 @@ import pyarrow as pa
 from PIL import Image
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.execute.work import Rows, Span, Work
+from rayingest.execute.work import BlockRows, Span, Work
 from rayingest.formats.columns import ENCODING
 from rayingest.formats.index_only import NUMBER
 from rayingest.options.checked import known_names
@@ -99,7 +99,7 @@ def block_of(work: Work, part: Part, layout: Layout) -> SampleBlock:
     raw = block.rows
     where = raw, part.rows, part.ordinals
     if work.pipeline.stages:
-        samples, bad = Rows(0, np.zeros_like(part.rows), part.rows, part.ordinals).samples(
+        samples, bad = BlockRows(0, np.zeros_like(part.rows), part.rows, part.ordinals).samples(
             work, [block]
         )
         if bad:

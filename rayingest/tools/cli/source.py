@@ -23,7 +23,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.api.mixture import Mixture
 from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError, DataError
-from rayingest.execute.work import Rows, SourceWork, Span, Work
+from rayingest.execute.work import BlockRows, SourceWork, Span, Work
 from rayingest.formats.indexing import index_shard
 from rayingest.formats.protocol import Shard
 from rayingest.options.checked import known_names
@@ -92,7 +92,7 @@ def sources_of(dataset: Dataset) -> list[Dataset]:
 
 def work_of(dataset: Dataset) -> SourceWork:
     """Return the work on each sample; it skips and reports bad samples."""
-    return dataset.source_work.made(True, choose_backend(None))
+    return dataset.source_work.with_options(True, choose_backend(None))
 
 
 def index_shards(
@@ -135,7 +135,7 @@ def decode_block(
     Raises DataError if the block cannot be read.
     """
     rows = np.arange(block.samples if most is None else min(most, block.samples))
-    samples, bad = Rows(0, np.zeros_like(rows), rows, block.first + rows).samples(
+    samples, bad = BlockRows(0, np.zeros_like(rows), rows, block.first + rows).samples(
         work, [work.open(table) for table in work.read([block.span])]
     )
     return samples, [bad[row] for row in sorted(bad)]

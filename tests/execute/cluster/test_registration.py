@@ -34,7 +34,7 @@ def handle_of(name: str, role: Any) -> ActorHandle:
 def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
     """Both descriptions, the readers' and the decoders', are stored again for them."""
     work, with_schema = SimpleNamespace(stages=()), SimpleNamespace(stages=())
-    stream: Any = SimpleNamespace(work=work, known=lambda: with_schema)
+    stream: Any = SimpleNamespace(work=work, ready_work=lambda: with_schema)
     recorder = Recorder()
     pool: Any = SimpleNamespace(connection=recorder)
     registration = Registration(stream, pool, "key", lambda *_: None)

@@ -11,7 +11,7 @@ import pytest
 
 from rayingest.errors import ConfigError
 from rayingest.execute.cluster.serialization import check_serializable
-from rayingest.execute.work import Rows
+from rayingest.execute.work import BlockRows
 from rayingest.transforms.open_block import OpenBlock
 from tests.support.transform_cases import arguments, shard
 
@@ -34,7 +34,7 @@ def checked(made: Any, bad: tuple[int, ...] = ()) -> None:
     """What was made of the samples 100 to 104, of two shards' blocks."""
     tables, *where = arguments((shard(7, n=1), shard()))
     blocks = [OpenBlock(table, lambda names: ()) for table in tables]
-    check_serializable(made, Rows(0, *where), bad, blocks)
+    check_serializable(made, BlockRows(0, *where), bad, blocks)
 
 
 def nested(depth: int) -> list[Any]:

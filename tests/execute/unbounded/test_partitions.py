@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rayingest.errors import DataError, EndOfStreamError
-from rayingest.execute.unbounded.merging import Source, behind
-from rayingest.execute.unbounded.partitions import Partitions
+from rayingest.execute.unbounded.partitions import Partitions, Source, bookmark_after
 from rayingest.execute.work import Span
 from rayingest.plan.order.offsets import bookmark
 from tests.support.records import Counts, Pair
@@ -53,7 +52,7 @@ def test_steps_are_read_on_from_where_they_were(wait_until: Any) -> None:
         found = partitions.read(spans(step, at, 3, (1, 3)))
         assert 1 <= len(found) <= 3
         tables += found
-        step, at = step + len(found), behind(found[-1])
+        step, at = step + len(found), bookmark_after(found[-1])
     assert at == bookmark(0, [22, 22])
     assert [table.num_rows for table in tables] == [2] * 11
     assert tables[0].column("__file__").to_pylist() == ["Gate/b", "Gate/a"]
@@ -81,7 +80,7 @@ def test_who_waits_for_another_place_is_answered(wait_until: Any) -> None:
     (first,) = partitions.read(spans(0, bookmark(0, [None]), 5))
     answers: list[Any] = []
     waiting = threading.Thread(
-        target=lambda: answers.append(partitions.read(spans(1, behind(first), 1)))
+        target=lambda: answers.append(partitions.read(spans(1, bookmark_after(first), 1)))
     )
     waiting.start()
     assert partitions.read(spans(7, bookmark(0, [2]), 1))[0].column("__offset__").to_pylist() == [
@@ -105,10 +104,10 @@ def test_after_an_end_it_is_opened_again(ahead: bool) -> None:
     (table,) = partitions.read(spans(0, bookmark(0, [None]), 3 if ahead else 1))
     for _ in range(2):
         with pytest.raises(EndOfStreamError):
-            partitions.read(spans(1, behind(table), 1))
+            partitions.read(spans(1, bookmark_after(table), 1))
     lengths[0] = 9
-    (again,) = partitions.read(spans(1, behind(table), 1))
+    (again,) = partitions.read(spans(1, bookmark_after(table), 1))
     assert again.column("__offset__").to_pylist() == ["[4]", "[5]", "[6]", "[7]"]
-    with pytest.raises(DataError, match="what comes before") as caught:
+    with pytest.raises(DataError, match="the records before these") as caught:
         partitions.read(spans(3, "", 1))
     assert caught.value.transient

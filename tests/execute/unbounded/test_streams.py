@@ -168,14 +168,14 @@ def test_none_is_no_record() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: 3, r"gave a int: it must give an iterator of \(sample, offset\)"),
+        (lambda: 3, r"returned a int; it must return an iterator of \(sample, offset\)"),
         (lambda: [3], r"partition 0 gave 3; its items must be pairs \(sample, offset\)"),
         (lambda: [({"x": 1}, 2, 3)], "must be pairs"),
         (lambda: [(1, {"x": 1})], "must be pairs"),
         (lambda: [({"x": 1}, None)], "must be pairs"),
         (
             lambda: [({"x": 1}, {1})],
-            r"partition 0 gave the offset \{1\}, a set, which JSON does not have",
+            r"partition 0 gave the offset \{1\}, a set, which JSON cannot hold",
         ),
         (lambda: [({"x": 1}, float("nan"))], "the offset nan, a float"),
     ],
