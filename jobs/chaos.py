@@ -187,7 +187,7 @@ def _disturbed(
     until = (
         time.monotonic() + options.hang_seconds + 5
     )  # for answers that nobody waits for any more, and their counts
-    while any(loader.stats()["reads_under_way"] for loader in loaders) and time.monotonic() < until:
+    while any(loader.stats()["reads_running"] for loader in loaders) and time.monotonic() < until:
         time.sleep(0.1)
     stats = [loader.stats() for loader in loaders]
     for closing in (*loaders, *pools):

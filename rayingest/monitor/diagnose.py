@@ -27,7 +27,7 @@ _MOST = 8
 _STORE_PART = 0.6
 """The share of a node's object store that one loader may use: Ray spills where other users of the
 store, and what the loader keeps besides `max_bytes`, need more than the rest."""
-_LINGERING = 0.2
+_RELEASED = 0.2
 """Above this share of `max_bytes` that waits for Ray to free it, freeing sooner helps."""
 _FREE_SOONER = "RAY_free_objects_period_milliseconds=50"
 _SMALL, _LARGE = 256 << 10, 2 << 20
@@ -61,7 +61,7 @@ class Diagnosis:
 
 def wait_share(seen: Snapshot) -> float:
     """Return the share of its time that the training loop waited for data, 0 to 1."""
-    step = seen["step_seconds"] + min(seen["step_under_way_seconds"], seen.seconds)
+    step = seen["step_seconds"] + min(seen["current_step_seconds"], seen.seconds)
     # A wait that has not ended yet is in the stall seconds alone.
     stalled = max(seen["wait_seconds"], sum(stalls(seen).values()))
     return stalled / (stalled + step) if stalled + step > 0 else 0.0
@@ -76,7 +76,7 @@ def diagnose(seen: Snapshot) -> Diagnosis:
     """Name what kept the training loop of one loader waiting."""
     share, causes = wait_share(seen), stalls(seen)
     total = sum(causes.values())
-    if not seen["batches"] and not total and not seen["step_under_way_seconds"]:
+    if not seen["batches"] and not total and not seen["current_step_seconds"]:
         return Diagnosis("unknown", share, "the loop has not asked for a batch")
     if share < WAIT_SHARE:
         return Diagnosis("consumer", share, f"the loop waits for data {share:.0%} of its time")
@@ -149,10 +149,10 @@ def _budget(seen: Snapshot) -> _Remedy:
         store = 2 * int(seen["node_store_bytes"])
         ways.append(f"a larger store for this node: ray start --object-store-memory={store}")
     advice = f"{', '.join(ways)}, or a smaller window and fewer lanes in shuffle()"
-    lingering = seen["lingering_bytes"] / max(1.0, seen["max_bytes"])
-    if lingering > _LINGERING:
+    released = seen["released_bytes"] / max(1.0, seen["max_bytes"])
+    if released > _RELEASED:
         advice += (
-            f"; {lingering:.0%} of max_bytes is released and waits until Ray frees it: set "
+            f"; {released:.0%} of max_bytes is released and waits until Ray frees it: set "
             f"{_FREE_SOONER} in the environment of `ray start`, or of this process before "
             "ray.init()"
         )

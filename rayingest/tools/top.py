@@ -141,8 +141,7 @@ def table(seen: Mapping[Key, Snapshot]) -> list[str]:
     lines = [_row(_HEADS)]
     for key, one in seen.items():
         queue = (
-            f"r{one['reads_under_way']:.0f} d{one['decodes_under_way']:.0f} "
-            f"b{one['batches_ready']:.0f}"
+            f"r{one['reads_running']:.0f} d{one['decodes_running']:.0f} b{one['batches_ready']:.0f}"
         )
         store = f"{one['bytes_in_flight'] / 2**20:.0f}/{one['max_bytes'] / 2**20:.0f} MiB"
         rates = (f"{one[name] / one.seconds:,.1f}" for name in ("samples", "batches"))

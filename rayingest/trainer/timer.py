@@ -52,7 +52,7 @@ class StepTimer:
 
         `batches` received, `wait_seconds`, `step_seconds`, `wait_share` (waits in both, 0 to 1),
         and the duration counts of waits and steps. A step counts when it ends;
-        `step_under_way_seconds` is the age of the batch in hand, 0 if there is none.
+        `current_step_seconds` is the age of the batch in hand, 0 if there is none.
         """
         received_at = self._received_at
         total = self._wait + self._work
@@ -60,7 +60,7 @@ class StepTimer:
             "batches": self._batches,
             "wait_seconds": self._wait,
             "step_seconds": self._work,
-            "step_under_way_seconds": 0.0 if received_at is None else self._clock() - received_at,
+            "current_step_seconds": 0.0 if received_at is None else self._clock() - received_at,
             "wait_share": self._wait / total if total else 0.0,
             "wait_durations": self._waits.counts.copy(),
             "step_durations": self._steps.counts.copy(),

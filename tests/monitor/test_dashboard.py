@@ -35,7 +35,7 @@ def test_every_metric_stage_and_tag_of_a_panel_exists() -> None:
             tags = dict(re.findall(r'(\w+)=~?"([^"]*)"', selectors))
             assert tags.keys() <= set(TAGS), expression
             assert set(tags.get("stage", "").split("|")) - {""} <= STAGES[name], expression
-    moments = {"ray_rayingest_look_timestamp_seconds", "ray_rayingest_step_under_way_seconds"}
+    moments = {"ray_rayingest_look_timestamp_seconds", "ray_rayingest_current_step_seconds"}
     concluded_from = {"ray_rayingest_blocks_total", "ray_rayingest_cluster"}
     assert found | {"ray_rayingest_batches_total"} | moments | concluded_from == STAGES.keys()
 

@@ -52,7 +52,7 @@ def test_room_that_waits_for_ray_to_free_it_is_told() -> None:
     """With what makes Ray free it sooner; where little of it does, that would not help."""
     waits = {"stall_room_seconds": 5, "max_bytes": 1 << 30}
     much, little = (
-        diagnose(snapshot(**waits, lingering_bytes=part << 20)).advice for part in (512, 64)
+        diagnose(snapshot(**waits, released_bytes=part << 20)).advice for part in (512, 64)
     )
     assert (
         "50% of max_bytes is released and waits until Ray frees it: "

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
     ),
     "nothing asked for": (Snapshot(10.0, {}), "unknown", {}),
     "a step that takes longer than was looked": (
-        Snapshot(10.0, {"step_under_way_seconds": 25.0}),
+        Snapshot(10.0, {"current_step_seconds": 25.0}),
         "consumer",
         {},
     ),
@@ -39,7 +39,7 @@ CASES: dict[str, tuple[Snapshot, str, dict[str, Any]]] = {
                 "batches": 1,
                 "wait_seconds": 0.2,
                 "stall_read_seconds": 0.2,
-                "step_under_way_seconds": 9.8,
+                "current_step_seconds": 9.8,
             },
         ),
         "consumer",

@@ -161,10 +161,10 @@ def test_stats_merge_source_and_loop(make):
         next(running)
         now[0] += 2
     now[0] += 1000
-    assert loader.stats()["step_under_way_seconds"] == 1002
+    assert loader.stats()["current_step_seconds"] == 1002
     next(iter(loader))
     stats = loader.stats()
-    assert stats["step_under_way_seconds"] == 0
+    assert stats["current_step_seconds"] == 0
     fetched = len(source.gets)
     assert stats["read_bytes"] == 5
     assert stats["batches"] == 3

@@ -286,8 +286,8 @@ class Executor:
         return {
             **self._timings.stats(),
             "workers_lost": self._workers_lost,
-            "reads_under_way": reads,
-            "decodes_under_way": len(calls) - reads,
+            "reads_running": reads,
+            "decodes_running": len(calls) - reads,
         }
 
     def describe_wait(self, lack: str) -> str:

@@ -177,7 +177,7 @@ class Feeder:
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
             "blocks_reread": dispatch.residency.rereads,
             "bytes_in_flight": dispatch.held,
-            "lingering_bytes": dispatch.lingering,
+            "released_bytes": dispatch.lingering,
             "max_bytes": self._limits.max_bytes,
             "node_store_bytes": self._pool.store_bytes,
             "batches_ready": self._outbox.qsize(),

@@ -120,7 +120,7 @@ METRICS = (
         "Bytes of this loader in the object store, of which given up; how many it may have; and the size of the store",
         {
             "bytes_in_flight": "in_flight",
-            "lingering_bytes": "lingering",
+            "released_bytes": "released",
             "max_bytes": "limit",
             "node_store_bytes": "store",
         },
@@ -135,7 +135,7 @@ METRICS = (
         "rayingest_queue",
         "gauge",
         "Tasks under way, and batches that are ready",
-        {"reads_under_way": "read", "decodes_under_way": "decode", "batches_ready": "ready"},
+        {"reads_running": "read", "decodes_running": "decode", "batches_ready": "ready"},
     ),
     Metric(
         "rayingest_workers",
@@ -150,10 +150,10 @@ METRICS = (
         {"cluster_cpus": "cpu", "world_size": "rank"},
     ),
     Metric(
-        "rayingest_step_under_way_seconds",
+        "rayingest_current_step_seconds",
         "gauge",
         "How long the loop has had its batch in hand, 0 where it has none; seconds of a step are counted when it ends",
-        {"step_under_way_seconds": "step"},
+        {"current_step_seconds": "step"},
     ),
     Metric(
         "rayingest_look_timestamp_seconds",
