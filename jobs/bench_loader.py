@@ -1,14 +1,14 @@
-"""Throughput of rayingest on Ray beside torch's DataLoader: one transform, one corpus, taking turns
-in one run.
+"""Measure the throughput of rayingest on Ray beside torch's DataLoader, with one transform and
+corpus.
 
     python -m jobs.bench_loader --rounds 15 --json runs/bench/results.jsonl
 
-Ours decodes JPEGs by its fast path and the DataLoader through Pillow, unless `--path` and
-`--peer-path` say otherwise. The contestants work one at a time: in a round each takes a turn while
-the others lie idle with full queues. A turn drains what was made in advance (not timed), then times
-`--batches` batches. A machine's moods last longer than a turn, so what counts is the ratio within a
-round; two DataLoaders take turns too, and their ratio shows how much of it is noise. What the
-figures mean is in docs/benchmarks.md.
+rayingest decodes JPEGs with its fast image backend, the DataLoader with Pillow, unless `--path` and
+`--peer-path` say otherwise. The contestants take turns: one works while the others are idle with
+full queues. A turn first takes the batches that were made in advance (not timed), then times
+`--batches` batches. The speed of a machine changes more slowly than turns do, so the ratio within a
+round counts. Two DataLoaders take turns too: their ratio shows the noise. docs/benchmarks.md
+explains the figures.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ SLOW_STEPS = 8
 
 @dataclass(frozen=True)
 class Start:
-    """How a contestant begins: seconds from making the loader to its first batch, between two
-    batches of an epoch, to the first batch of each later epoch, and the same for a training loop
-    that is half as fast.
+    """Seconds at the start of a contestant: from making the loader to the first batch, between two
+    batches, to the first batch of each later epoch, and the same for a loop of half the speed.
     """
 
     cold: float
@@ -49,7 +48,9 @@ class Start:
 
 
 def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> Start:
-    """The first batch of a loader whose making began then, and the seams of its first epochs."""
+    """Time the first batch of a loader that was made at `begun`, and the starts of its first
+    epochs.
+    """
     contestant.take()
     cold = time.perf_counter() - begun
     step, boundaries = [], []
@@ -70,9 +71,11 @@ def see_start(contestant: Contestant, begun: float, epochs: int, steps: int) -> 
 
 
 def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[str, Any]:
-    """The figures of a run. Ratios are of one round: our rate to the mean of both DataLoaders', and
-    of those two; the mean of their CPU a sample to ours, which other programs on the machine change
-    least.
+    """Return the figures of a run.
+
+    Each ratio is of one round: our rate to the mean of both DataLoaders' rates, the DataLoaders'
+    rates to each other, and the mean of their CPU time per sample to ours, which other programs
+    disturb least.
     """
     rates = {name: [turn.rate for turn in some] for name, some in turns.items()}
     rounds = list(zip(rates[OURS], rates[PEER], rates[CONTROL], strict=True))
@@ -101,8 +104,9 @@ def summarise(turns: dict[str, list[Turn]], starts: dict[str, Start]) -> dict[st
 
 
 def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
-    """All measurements. The DataLoaders start first: they fork, which a process with Ray's threads
-    should not.
+    """Take all measurements.
+
+    The DataLoaders start first: they fork, and a process with Ray's threads should not fork.
     """
     steps = corpus.samples // args.batch
     images = TarImages(corpus.shards, args.peer_path)
@@ -150,7 +154,7 @@ def run(args: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """The figures for people."""
+    """Return the figures as text."""
 
     def shown(values: dict[str, float], scale: float = 1.0, digits: int = 2) -> str:
         m, q1, q3, low, high = (
@@ -174,13 +178,14 @@ def report(figures: dict[str, Any]) -> str:
             f"  between two batches                    {shown(figures['step'][name], 1e3, 0)} ms",
             f"  to the first batch of a later epoch    "
             f"{shown(figures['first_batch_of_later_epochs'][name], 1e3, 0)} ms",
-            f"  the same in a loop half as fast        {shown(figures['the_same_when_slow'][name], 1e3, 1)} ms",
+            f"  the same in a loop half as fast        "
+            f"{shown(figures['the_same_when_slow'][name], 1e3, 1)} ms",
         ]
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter
     )
@@ -189,31 +194,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--workers", type=positive, default=2, help="decoders, and workers of each DataLoader"
     )
-    parser.add_argument("--batches", type=positive, default=24, help="timed in a turn")
+    parser.add_argument("--batches", type=positive, default=24, help="batches timed in a turn")
     parser.add_argument(
-        "--drain", type=positive, default=32, help="batches of a turn that are not timed"
+        "--drain", type=positive, default=32, help="batches of a turn before the timed ones"
     )
     parser.add_argument(
         "--epochs",
         type=positive,
         default=4,
-        help="epochs whose first batches are timed, at the start",
+        help="epochs at the start whose first batches are timed",
     )
-    parser.add_argument("--path", choices=BACKENDS, default=TURBO, help="how ours decodes")
     parser.add_argument(
-        "--peer-path", choices=BACKENDS, default=PILLOW, help="how the DataLoaders decode"
+        "--path", choices=BACKENDS, default=TURBO, help="image backend of rayingest"
     )
-    parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
-    parser.add_argument("--shards", type=positive, default=8, help="of the corpus")
+    parser.add_argument(
+        "--peer-path", choices=BACKENDS, default=PILLOW, help="image backend of the DataLoaders"
+    )
+    parser.add_argument("--samples", type=positive, default=4096, help="samples of the corpus")
+    parser.add_argument("--shards", type=positive, default=8, help="shards of the corpus")
     parser.add_argument(
         "--store", type=positive, default=2 << 30, help="bytes of Ray's object store"
     )
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept"
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="folder of the corpus"
     )
-    parser.add_argument(
-        "--json", type=row_file, help="append the results to this file, one line a run"
-    )
+    parser.add_argument("--json", type=row_file, help="file to which a line of JSON is appended")
     args = parser.parse_args(argv)
     corpus = make_corpus(args.folder, args.samples, args.shards)
     described = {**origin(), "corpus": {"samples": corpus.samples, "bytes": corpus.nbytes}}

@@ -1,11 +1,11 @@
-"""Chaos: two ranks on a cluster of four nodes, while actors are killed, nodes vanish, and reads
-fail and hang.
+"""Compare a stream under faults with an undisturbed one: actors die, nodes vanish, reads fail or
+hang.
 
     python jobs/chaos.py --epochs 20 --kills 30 --node-losses 10
 
-The stream of ids and bytes must be that of an undisturbed run without Ray; every fault must show in
-the loaders' stats. Prints one line of JSON with what was done to it and what the loaders said, and
-exits with 1 where anything differs.
+Two ranks read on a cluster of four nodes. The ids and bytes must equal those of a run without Ray,
+and every fault must appear in the loaders' stats. Prints one line of JSON with the faults and the
+stats. Exits with status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Stream = list[list[tuple[int, str]]]
 
 
 def write_data(folder: Path, samples: int) -> None:
-    """Shards of 50 samples, each a number and a few hundred random bytes."""
+    """Write shards of 50 samples, each a number and a few hundred random bytes."""
     rng = np.random.default_rng(0)
     for shard in range(0, samples, 50):
         with tarfile.open(folder / f"s-{shard:06d}.tar", "w") as tar:
@@ -63,14 +63,14 @@ def write_data(folder: Path, samples: int) -> None:
 
 
 def work(seconds: float, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """A transform that takes its time."""
+    """Sleep; a transform that takes time."""
     time.sleep(seconds)
     head = np.frombuffer(bytes(sample["bin"][:64]).ljust(64, b"\0"), np.uint8).reshape(8, 8)
     return {"i": sample["json"]["i"], "head": head, "noise": rng.random(4)}
 
 
 def dataset(url: str, seconds: float, storage_options: dict[str, Any]) -> Any:
-    """The description; the same for both runs but for where the data lies and how slow it is."""
+    """Describe the data; both runs differ only in where it is and how slow the transform is."""
     data = ri.read_webdataset(url, block_bytes=8192, storage_options=storage_options)
     return (
         data.map(partial(work, seconds))
@@ -80,7 +80,7 @@ def dataset(url: str, seconds: float, storage_options: dict[str, Any]) -> Any:
 
 
 def rows(batch: dict[str, Any]) -> list[tuple[int, str]]:
-    """(ordinal, digest of the fields) of each row."""
+    """Return (ordinal, digest of the fields) of each row."""
     names = sorted(set(batch) - {"__index__"})
     return [
         (
@@ -94,7 +94,7 @@ def rows(batch: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 class Mischief:
-    """What is done to the cluster, and when: at steps drawn beforehand from the seed."""
+    """Kills actors and removes nodes at steps that are chosen beforehand from the seed."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Mischief:
 def disturbed(
     options: argparse.Namespace, folder: Path, notes: Path
 ) -> tuple[Stream, dict[str, Any]]:
-    """The stream over Ray with everything going wrong, and what was done and said."""
+    """Run the stream over Ray with all faults; return it with the counts of faults and stats."""
     chaos_storage.register()
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     env = {"env_vars": {"PYTHONPATH": paths}, "worker_process_setup_hook": "chaos_storage.register"}
@@ -201,7 +201,7 @@ def _disturbed(
         "blocks_reread",
         "blocks_read",
     )
-    told = {name: sum(stat[name] for stat in stats) for name in names}
+    totals = {name: sum(stat[name] for stat in stats) for name in names}
     faults = faults_in(notes.read_text() if notes.exists() else "")
     return seen, {
         "steps": steps,
@@ -214,13 +214,13 @@ def _disturbed(
             long_reads(stat["read_durations"], options.hang_seconds) for stat in stats
         ),
         "longest_step_s": round(longest, 2),
-        **told,
+        **totals,
     }
 
 
 def who_answers(pools: list[ri.Pool]) -> tuple[set[str], set[int]]:
-    """Of the actors that the pools believe to run: names of those that do not, and processes of
-    those that do.
+    """Ask every actor that the pools hold. Returns the names of those that do not answer, and the
+    process ids of those that do.
     """
     dead, alive = set(), set()
     for handle in [handle for pool in pools for handle in pool.actors]:
@@ -232,7 +232,7 @@ def who_answers(pools: list[ri.Pool]) -> tuple[set[str], set[int]]:
 
 
 def main() -> int:
-    """Run both, compare, report."""
+    """Run both, compare, report; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -247,7 +247,7 @@ def main() -> int:
         "--max-bytes",
         type=int,
         default=300_000,
-        help="a window's, so that there is always work to lose",
+        help="the size of a window, so that there is always work to lose",
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:

@@ -1,8 +1,7 @@
-"""The account of `chaos.py`: what was done to a run, what its loaders' stats say of it, and what
-they leave out.
+"""Compare the faults of a run of `chaos.py` with its loaders' stats.
 
-Faults of storage are those that readers met: the index and the first samples are read by others,
-whose counts are no loader's.
+Only faults that readers met count: other processes read the index and the first samples, and no
+loader counts those.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BESIDE_THE_DEAD = 3
 
 
 class Fault(NamedTuple):
-    """A read of this process's failed, or began to hang at this time."""
+    """A read of process `pid` that failed, or began to hang, at a time."""
 
     what: str
     pid: int
@@ -33,23 +32,20 @@ class Fault(NamedTuple):
 
 
 def faults_in(notes: str) -> list[Fault]:
-    """What `chaos_storage` noted of readers: lines of kind, process, time and whether it is a
-    reader.
-    """
+    """Return the readers' faults in the lines that `chaos_storage` writes."""
     lines = [line.split() for line in notes.splitlines()]
     return [Fault(what, int(pid), float(at)) for what, pid, at, role in lines if role == "reader"]
 
 
 def storage_faults(faults: Iterable[Fault], alive: Set[int], hang_seconds: float) -> dict[str, int]:
-    """`reads_failed` and `reads_hung`, and how many of them the stats must have.
+    """Return `reads_failed` and `reads_hung`, and how many of them the stats must include.
 
-    Of a reader that died, what it met since its last answer went with it: its faults may show or
-    not. Hangs of one process that overlap may be in one read, which is then one long read:
-    `long_reads_sure` is how many there are.
+    The counts of a reader that died are lost since its last result: its faults may be counted or
+    not. Overlapping hangs of one process may be one long read: `long_reads_sure` counts them once.
     """
-    told = list(faults)
-    failed = [fault for fault in told if fault.what == FAIL]
-    hung = [fault for fault in told if fault.what == HANG]
+    faults = list(faults)
+    failed = [fault for fault in faults if fault.what == FAIL]
+    hung = [fault for fault in faults if fault.what == HANG]
     sure = sorted((fault.pid, fault.at) for fault in hung if fault.pid in alive)
     apart = sum(
         pid != before or at > then + hang_seconds for (before, then), (pid, at) in pairwise(sure)
@@ -63,20 +59,18 @@ def storage_faults(faults: Iterable[Fault], alive: Set[int], hang_seconds: float
 
 
 def long_reads(durations: Sequence[int], seconds: float) -> int:
-    """Reads that took so long, by the bounds that durations are counted by: somewhat shorter ones
-    may be among them.
-    """
+    """Count reads of about `seconds` or more; the bounds of the histogram limit the precision."""
     return sum(durations[bisect_left(BOUNDS, seconds) :])
 
 
 def faults_unaccounted(report: Mapping[str, Any]) -> list[str]:
-    """What does not add up, in words.
+    """Return the disagreements as text.
 
-    - Each actor that was killed or went with its node (`died`) is one of `workers_lost`, but for those that nobody has
-      asked for anything since (`idle_dead`). Others may be lost with them: such as were starting on a lost node, and
-      neighbours of one that Ray calls unavailable.
-    - Each failed read was tried again by its worker, which counts it; see `storage_faults`.
-    - Each hang of a reader that lived on made a long read; one that was hedged answers too, later.
+    - An actor that was killed or lost with its node (`died`) is one of `workers_lost`, unless no
+      call was made to it since (`idle_dead`). More may be lost with it: actors that were starting
+      on a lost node, and neighbours of an actor that Ray calls unavailable.
+    - The worker retried each failed read and counted it; see `storage_faults`.
+    - Each hang of a reader that survived is a long read; a hedged one answers too, later.
     """
     missing = []
     noticed, lost = report["died"] - report["idle_dead"], report["workers_lost"]
@@ -86,14 +80,15 @@ def faults_unaccounted(report: Mapping[str, Any]) -> list[str]:
         + BESIDE_THE_DEAD * report["killed"]
     )
     if not noticed <= lost <= most:
-        missing.append(f"workers_lost: {lost}, and {noticed} to {most} were")
+        missing.append(f"workers_lost: {lost}, expected {noticed} to {most}")
     retries = report["storage_retries"]
     if not report["reads_failed_sure"] <= retries <= report["reads_failed"]:
         missing.append(
-            f"storage_retries: {retries}, of {report['reads_failed_sure']} to {report['reads_failed']}"
+            f"storage_retries: {retries}, expected {report['reads_failed_sure']} to "
+            f"{report['reads_failed']}"
         )
     if report["long_reads"] < report["long_reads_sure"]:
         missing.append(
-            f"long_reads: {report['long_reads']}, and {report['long_reads_sure']} at least were"
+            f"long_reads: {report['long_reads']}, expected {report['long_reads_sure']} or more"
         )
     return missing

@@ -1,8 +1,6 @@
-"""A file system that misbehaves: some reads fail, some hang. For `chaos.py`; imported by Ray's
-workers too.
+"""Provide a file system whose reads sometimes fail or hang, for `chaos.py` and its Ray workers.
 
-`chaos:///path` is the local file /path. Every fault is noted in a file, as a line for
-`chaos_account`.
+`chaos:///path` is the local file /path. Each fault adds a line for `chaos_account` to a file.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 
 class ChaosFileSystem(fsspec.AbstractFileSystem):
-    """Local files; `fail` and `hang` are the shares of reads that fail or take `hang_seconds`."""
+    """Local files. `fail` and `hang` are the shares of reads that fail, or take `hang_seconds`."""
 
     protocol = "chaos"
     cachable = False
@@ -39,7 +37,7 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
-        """A read, if all is well."""
+        """Read bytes, fail, or hang first."""
         drawn = random.random()
         if drawn < self._fail:
             self._note(FAIL)
@@ -50,11 +48,11 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
         return bytes(self._local.cat_file(self._strip_protocol(path), start, end))
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """As the local file's."""
+        """Return the local file's."""
         return dict(self._local.info(self._strip_protocol(path))) | {"name": path}
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
-        """As the local folder's."""
+        """Return the local folder's."""
         return self._local.ls(self._strip_protocol(path), detail=detail)
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
@@ -75,5 +73,5 @@ class ChaosFileSystem(fsspec.AbstractFileSystem):
 
 
 def register() -> None:
-    """Make `chaos://` known in this process; Ray's workers call it as they start."""
+    """Register `chaos://` in this process; Ray's workers call this when they start."""
     fsspec.register_implementation("chaos", ChaosFileSystem, clobber=True)

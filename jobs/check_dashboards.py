@@ -1,15 +1,14 @@
-"""Checks what is looked at from outside, on a running job: panels for Grafana, Ray's dashboard,
-`top`.
+"""Check Grafana's panels, Ray's dashboard and `rayingest top` on a running job.
 
     python jobs/check_dashboards.py [--pictures docs]
 
-Needs Debian's packages `prometheus` and `chromium`. Prometheus scrapes a job as
-infra/prometheus/prometheus.yml says, but at the path and pace of this check; every query of
-infra/grafana/rayingest.json must give data (an `or vector(0)` does not count), with what its
-variables' own queries give in their places; a headless Chromium opens the actors' page of Ray's
-dashboard, and must show the loader's decoders. So must `rayingest top`. About a minute; exit status
-1 where something is missing. With `--pictures`, panels.png in that folder has all panels as they
-were in the last minute, ray_actors.png the actors' page.
+Needs Debian's packages `prometheus` and `chromium`; takes about a minute. Prometheus scrapes a job
+as infra/prometheus/prometheus.yml says, at this check's path and pace. Every query of
+infra/grafana/rayingest.json must return data (an `or vector(0)` does not count), with the values of
+the variables' own queries in their places. Ray's page of actors, opened in a headless Chromium, and
+`rayingest top` must show the loader's decoders. Exits with status 1 if anything is missing.
+`--pictures` writes all panels to panels.png in that folder, and the page of actors to
+ray_actors.png.
 """
 
 from __future__ import annotations
@@ -79,19 +78,17 @@ CHROMIUM = (
 
 
 def main() -> int:
-    """Run the checks; returns the exit status."""
+    """Run the checks; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--pictures", type=Path, help="a folder for pictures of the panels and of Ray's dashboard"
+        "--pictures", type=Path, help="folder for pictures of the panels and of Ray's dashboard"
     )
     pictures = parser.parse_args().pictures
     lacking = [name for name in ("prometheus", "chromium") if shutil.which(name) is None]
     if lacking:
-        print(
-            f"not checked: {', '.join(lacking)} is not installed (apt-get install prometheus chromium)"
-        )
+        print(f"{', '.join(lacking)} is not installed; apt-get install prometheus chromium")
         return 1
     folder = Path(tempfile.mkdtemp(prefix="ri-"))  # a short path: Ray puts sockets below it
     try:
@@ -125,7 +122,7 @@ def main() -> int:
 
 
 class UnsteadyFiles(SlowFiles):
-    """Now and then one that is busy: something goes otherwise than planned, and is tried again."""
+    """Files whose server is busy now and then, so that reads are retried."""
 
     answers = 0
 
@@ -139,7 +136,7 @@ class UnsteadyFiles(SlowFiles):
 
 @contextmanager
 def training(folder: Path) -> Iterator[None]:
-    """A loop over a loader, beside us: its data comes from a web server, through a cache on disk."""
+    """Run a loop over a loader in a thread; its data comes from a web server and a disk cache."""
     for shard in range(4):
         with tarfile.open(folder / f"{shard}.tar", "w") as tar:
             for i in range(60):
@@ -179,14 +176,14 @@ def training(folder: Path) -> Iterator[None]:
 
 
 def work(sample: dict[str, Any]) -> dict[str, Any]:
-    """A decode of 4 ms."""
+    """Sleep 4 ms; stands for a decode."""
     time.sleep(0.004)
     return {"text": sample["txt"]}
 
 
 @contextmanager
 def prometheus(folder: Path) -> Iterator[str]:
-    """A Prometheus that scrapes this cluster every second; gives its address."""
+    """Run a Prometheus that scrapes this cluster every second; yields its address."""
     config = (
         PROMETHEUS.read_text()
         .replace(DISCOVERY, str(folder / "ray" / Path(DISCOVERY).name))
@@ -211,7 +208,7 @@ def prometheus(folder: Path) -> Iterator[str]:
 
 
 def check_panels(address: str) -> bool:
-    """Whether the queries of all panels give data; says which do."""
+    """Print which queries return data; return whether all do."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     waiting = {
         (panel["title"], target["expr"].removesuffix(OR_NOTHING))
@@ -222,7 +219,7 @@ def check_panels(address: str) -> bool:
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and chosen(address, "job") != job:
         time.sleep(0.5)
-    print(f"the dashboard's variable job: {chosen(address, 'job')}, and it is {job}", flush=True)
+    print(f"the dashboard's variable job: {chosen(address, 'job')}, expected {job}", flush=True)
     while waiting and time.monotonic() < deadline:
         for title, expression in sorted(waiting):
             values = query(address, expression)
@@ -236,16 +233,14 @@ def check_panels(address: str) -> bool:
 
 
 def chosen(address: str, variable: str) -> str:
-    """All values of a dashboard's variable, as Grafana puts them into a query; "" where there are
-    none yet.
-    """
+    """Return all values of a dashboard's variable as Grafana joins them, or ""."""
     found = re.fullmatch(r"label_values\((\w+), (\w+)\)", VARIABLES[variable])
     assert found, VARIABLES[variable]
     return "|".join(get(address, f"label/{found[2]}/values", {"match[]": found[1]}) or ())
 
 
 def ask(address: str, what: str, expression: str, **how: float) -> list[dict[str, Any]]:
-    """What Prometheus answers, [] before it has started."""
+    """Return Prometheus' answer to a query, [] before it has started."""
     for variable in VARIABLES:
         expression = expression.replace(f"${variable}", chosen(address, variable))
     given = get(address, what, {"query": expression.replace("$__rate_interval", "10s"), **how})
@@ -253,7 +248,7 @@ def ask(address: str, what: str, expression: str, **how: float) -> list[dict[str
 
 
 def get(address: str, what: str, asked: dict[str, Any]) -> Any:
-    """The data that Prometheus' API gives, None before it has started."""
+    """Return the data of Prometheus' API, None before it has started."""
     try:
         with urllib.request.urlopen(  # noqa: S310
             f"{address}/api/v1/{what}?{urllib.parse.urlencode(asked)}", timeout=5
@@ -264,7 +259,7 @@ def get(address: str, what: str, asked: dict[str, Any]) -> Any:
 
 
 def query(address: str, expression: str) -> list[str]:
-    """`labels value` of each series, [] where there is none or a value is no number yet."""
+    """Return `labels value` of each series, [] without one or with a value that is no number."""
     result = ask(address, "query", expression)
     series = [(" ".join(one["metric"].values()), float(one["value"][1])) for one in result]
     return (
@@ -275,7 +270,7 @@ def query(address: str, expression: str) -> list[str]:
 
 
 def draw_panels(address: str, folder: Path, path: Path) -> None:
-    """A picture of all panels over the last minute."""
+    """Draw all panels over the last minute."""
     now = time.time()
     drawn = []
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
@@ -297,14 +292,17 @@ def draw_panels(address: str, folder: Path, path: Path) -> None:
             named, {at: str(at) for at in range(-SHOWN_SECONDS, 1, 15)}, f"{unit}, over seconds"
         )
         drawn.append(f"<figure><h3>{html.escape(panel['title'])}</h3>{picture_of}</figure>")
-    style = "body{max-width:none;display:grid;grid-template-columns:1fr 1fr}figure{margin:0}h3{margin:0}"
+    style = (
+        "body{max-width:none;display:grid;grid-template-columns:1fr 1fr}"
+        "figure{margin:0}h3{margin:0}"
+    )
     page = folder / "panels.html"
     page.write_text(plots.page("Panels", drawn, style))
     picture(page.as_uri(), folder, path, 1360, 2000)
 
 
 def picture(url: str, folder: Path, path: Path, width: int, height: int) -> None:
-    """A page as headless Chromium shows it."""
+    """Take a picture of a page with headless Chromium."""
     command = [*CHROMIUM, f"--user-data-dir={folder / 'chromium'}", "--hide-scrollbars"]
     command += [f"--window-size={width},{height}", f"--screenshot={path.absolute()}", url]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
@@ -312,7 +310,7 @@ def picture(url: str, folder: Path, path: Path, width: int, height: int) -> None
 
 
 def check_top() -> bool:
-    """Whether `rayingest top` shows the loader."""
+    """Return whether `rayingest top` shows the loader."""
     board = Board()
     board.update(scrape(ray.nodes()))
     time.sleep(5)
@@ -322,7 +320,7 @@ def check_top() -> bool:
 
 
 def check_actors(dashboard: str, folder: Path) -> bool:
-    """Whether Ray's dashboard shows our reader and decoders by name, alive."""
+    """Return whether Ray's dashboard shows the reader and the decoders by name, alive."""
     names = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     ours = sorted(name for name in names if name.startswith("rayingest:") and "decoder" in name)
     command = [

@@ -1,7 +1,6 @@
-"""The handwritten digits that scikit-learn ships, as WebDataset shards of PNG files, and their
-augmentation.
+"""Write scikit-learn's handwritten digits as WebDataset shards of PNG files, and augment them.
 
-1,797 grey images of 8x8 pixels. Every fifth is held out.
+The digits are 1,797 grey images of 8x8 pixels. Every fifth is held out.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ SHARDS = {"train": 6, "held-out": 3}
 
 
 def write_shards(folder: Path) -> None:
-    """Write `train-*.tar` and `held-out-*.tar` into the folder, unless it is there: aside, then
-    renamed.
-    """
+    """Write `train-*.tar` and `held-out-*.tar` into the folder, unless they exist."""
     if folder.exists():
         return
     from sklearn.datasets import (
@@ -58,9 +55,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def shift(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The digit moved by up to one pixel each way; what leaves on one side is lost, zeros come in
-    on the other.
-    """
+    """Move the digit by up to one pixel each way; zeros fill the gap."""
     down, right = rng.integers(0, 3, 2)
     padded = np.pad(sample["image"], ((1, 1), (1, 1), (0, 0)))
     height, width, _ = sample["image"].shape

@@ -1,8 +1,7 @@
-"""Where a run of `train_digits` is kept, and which cluster it runs on: what is settled before any
-rank starts.
+"""Choose the folder and the cluster of a run of `train_digits.py`, before any rank starts.
 
-Owns what the driver alone needs. Ranks get their functions by value and may be unable to import
-this.
+Owns what only the driver needs: ranks receive functions by value and may not be able to import this
+module.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ STEPS = "steps.jsonl"
 
 
 def connect(num_cpus: int, object_store_memory: int) -> None:
-    """To the cluster that this process was started in, else to one started for it, with so many
-    CPUs and bytes.
-    """
+    """Connect to the cluster of this process, or start one with these CPUs and bytes."""
     if ray.is_initialized():
         return
     if os.environ.get("RAY_ADDRESS"):
@@ -37,8 +34,8 @@ def connect(num_cpus: int, object_store_memory: int) -> None:
 
 
 def run_name(folder: Path, name: str | None, resume: bool) -> str:
-    """The run's name: given, the latest there is, or a new one. Raises ConfigError where there is
-    no such run.
+    """Return the run's name: the given, the latest, or a new one. ConfigError if there is no such
+    run.
     """
     there = sorted(
         (log.parent for log in folder.glob(f"*/{STEPS}")),
@@ -48,7 +45,7 @@ def run_name(folder: Path, name: str | None, resume: bool) -> str:
         name = name or time.strftime("run-%Y%m%d-%H%M%S")
         if (folder / name).exists():
             raise ri.ConfigError(
-                f"the run {folder / name} is there already: --resume it, or give another --run"
+                f"the run {folder / name} exists: --resume it, or choose another --run"
             )
         return name
     if name is None and not there:

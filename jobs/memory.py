@@ -1,11 +1,10 @@
-"""Memory: a data set many times larger than the budget, and a consumer that sleeps. What does Ray's
-object store hold?
+"""Measure Ray's object store while data of many times the budget streams past a slow consumer.
 
     python jobs/memory.py --max-mb 40 --times 20
 
-Reads the use of the store, spilled and fallback bytes from Ray itself, every few milliseconds.
-Prints a line of JSON a case; exits with 1 where the store held more than the budget, or anything
-was spilled.
+Reads the store's use, its spilled and its fallback bytes from Ray every few milliseconds. Prints a
+line of JSON for each case. Exits with status 1 if the store held more than the budget, or spilled
+anything.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BLOCK_BYTES, LANES = 1 << 19, 8
 
 
 def write_data(folder: Path, samples: int) -> None:
-    """Shards of samples of 50 kB each."""
+    """Write shards of samples of 50 kB."""
     noise = np.random.default_rng(0).bytes(SAMPLE_BYTES)
     for shard in range(0, samples, SHARD_SAMPLES):
         with tarfile.open(folder / f"s-{shard:06d}.tar", "w") as tar:
@@ -45,14 +44,14 @@ def write_data(folder: Path, samples: int) -> None:
 
 
 def pixels(sample: dict[str, Any]) -> dict[str, Any]:
-    """About as large as it was read."""
+    """Return an array about as large as the bytes read."""
     return {"image": np.frombuffer(sample["bin"], np.uint8)[: 128 * 128 * 3].reshape(128, 128, 3)}
 
 
 def run(
     url: str, loaders: int, max_bytes: int, window: int, steps: int, sleep: float
 ) -> dict[str, Any]:
-    """Some loaders side by side on one pool, each taking a batch and sleeping."""
+    """Run loaders side by side on one pool; the loop sleeps after each batch."""
     data = (
         ri.read_webdataset(url, block_bytes=BLOCK_BYTES)
         .map(pixels)
@@ -87,14 +86,12 @@ def run(
 
 
 def main() -> int:
-    """One loader with room for its window, one without, and four."""
+    """Measure one loader whose window fits, one whose window does not, and four."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--max-mb", type=int, default=40)
-    parser.add_argument(
-        "--times", type=int, default=20, help="the data is so many times the budget"
-    )
+    parser.add_argument("--times", type=int, default=20, help="size of the data in budgets")
     parser.add_argument(
         "--sleep",
         type=float,

@@ -1,13 +1,13 @@
-"""Recovery: how long until the throughput is back after a decoder was killed, or a node lost?
+"""Measure how long the throughput takes to recover after a decoder or a node is lost.
 
     python jobs/recovery.py --repeats 3
 
-Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter.
-The steady rate is that of the seconds before the fault; throughput is back at the end of the first
-stretch of `--stretch` seconds, behind the fault, in which the rate is at least 0.9 of it. The nodes
-that stay have the CPUs for all decoders. Blocks are large enough to lie in the nodes' object
-stores, as they do in earnest: the lost node takes copies with it. Prints a line of JSON a fault;
-exits with 1 where the median is above 5 s for a killed decoder, or above 10 s for a lost node.
+A decode sleeps for a fixed time, so the machine's cores hardly matter. The steady rate is the rate
+before the fault. Throughput is back at the end of the first `--stretch` seconds after the fault
+whose rate is at least 0.9 of it. The remaining nodes have CPUs for all decoders. Blocks are large
+enough to be in the nodes' object stores, as in real jobs, so a lost node takes copies with it.
+Prints a line of JSON for each fault. Exits with status 1 if the median is above 5 s for a killed
+decoder, or 10 s for a lost node.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ BACK = 0.9
 
 
 def sleep(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform that only takes time."""
+    """Sleep; a transform that only takes time."""
     time.sleep(SAMPLE_SECONDS)
     return sample
 
 
 @contextmanager
 def cluster_of(nodes: int, cpus: int) -> Iterator[tuple[Cluster, list[Any]]]:
-    """A head without CPUs and so many nodes with some."""
+    """Run a head without CPUs and `nodes` nodes with `cpus` each."""
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20}
     )
@@ -63,12 +63,12 @@ def cluster_of(nodes: int, cpus: int) -> Iterator[tuple[Cluster, list[Any]]]:
 
 
 def kill_a_decoder(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
-    """One of the pool's, without a word."""
+    """Kill one decoder of the pool."""
     ray.kill(next(handle.actor for handle in pool.actors if handle.role == "decoder"))
 
 
 def lose_a_node(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
-    """One that has decoders, all at once."""
+    """Remove a node that has decoders, without warning."""
     busy = {handle.node for handle in pool.actors if handle.role == "decoder"}
     node = next(node for node in nodes if node.node_id in busy)
     cluster.remove_node(node, allow_graceful=False)
@@ -77,8 +77,8 @@ def lose_a_node(pool: ri.Pool, cluster: Cluster, nodes: list[Any]) -> None:
 def seconds_until_back(
     taken: list[float], fault: float, steady: float, stretch: float
 ) -> float | None:
-    """From the fault to the end of the first stretch behind it with 0.9 of the steady rate (samples
-    a second).
+    """Return the seconds from the fault to the end of the first stretch with 0.9 of the steady
+    rate.
     """
     for i in range(bisect.bisect(taken, fault), len(taken)):
         first = bisect.bisect(taken, taken[i] - stretch)
@@ -96,7 +96,7 @@ def measure(
     workers: int,
     stretch: float,
 ) -> dict[str, Any]:
-    """One fault in a run of its own."""
+    """Measure one fault in a run of its own."""
     with ri.Pool(workers=workers) as pool, data.loader(pool=pool, max_bytes=40 << 20) as loader:
         batches = iter(loader)
         next(batches)
@@ -164,7 +164,8 @@ def main() -> int:
                 print(json.dumps(reports[-1]), flush=True)
             times = [report["back_after"] or float("inf") for report in reports]
             print(
-                f"{what}: throughput is back after {statistics.median(times):.1f} s (limit {LIMITS[what]:.0f} s)"
+                f"{what}: throughput is back after {statistics.median(times):.1f} s "
+                f"(limit {LIMITS[what]:.0f} s)"
             )
             within &= statistics.median(times) < LIMITS[what]
     return 0 if within else 1

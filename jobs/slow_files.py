@@ -1,8 +1,6 @@
-"""Storage far away: a web server that waits before each answer, in a process of its own, and shards
-for it to serve.
+"""Serve files from a slow web server in a process of its own, and write shards for it.
 
-Owns what a request costs and what lies there; who reads it, and how fast, is the business of
-`bench_storage.py`.
+Owns the delay of each request, and the files. The callers measure.
 """
 
 from __future__ import annotations
@@ -22,9 +20,7 @@ import numpy as np
 
 
 class SlowFiles(SimpleHTTPRequestHandler):
-    """Files of a folder by byte ranges; each answer is as many milliseconds late as the first part
-    of its path says.
-    """
+    """Files of a folder by byte range. The path's first part is the delay of an answer in ms."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = (
@@ -32,20 +28,20 @@ class SlowFiles(SimpleHTTPRequestHandler):
     )
 
     def handle(self) -> None:
-        """All requests of a connection; whoever asks may leave in the middle of an answer."""
+        """Handle all requests of a connection; clients may leave in the middle of an answer."""
         with suppress(ConnectionError):
             super().handle()
 
     def do_HEAD(self) -> None:
-        """Size and etag."""
+        """Answer with size and etag."""
         self._answer(body=False)
 
     def do_GET(self) -> None:
-        """A range, or all."""
+        """Answer with a range, or the whole file."""
         self._answer(body=True)
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _answer(self, body: bool) -> None:
         delay, _, name = self.path.lstrip("/").partition("/")
@@ -73,7 +69,7 @@ class SlowFiles(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a server of these files while it runs; behind it come the delay and a name:
+    """Run a server of these files; yields its address, to which `/DELAY/NAME` is added:
     `/100/a.tar`.
     """
     process = subprocess.Popen(
@@ -88,8 +84,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def write_shards(folder: Path, shards: int, samples: int, nbytes: int) -> list[str]:
-    """A tar of samples of random bytes, under as many names, which are returned: it takes the room
-    of one.
+    """Write one tar of random samples under `shards` names, which take the disk space of one.
+
+    Returns the names.
     """
     rng = np.random.default_rng(0)
     names = [f"s-{shard:03d}.tar" for shard in range(shards)]
@@ -105,7 +102,7 @@ def write_shards(folder: Path, shards: int, samples: int, nbytes: int) -> list[s
 
 
 def main() -> None:
-    """Serve the folder that is named until ended; prints the port."""
+    """Serve the folder in the first argument; print the port."""
     server = ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(SlowFiles, directory=sys.argv[1])
     )

@@ -1,11 +1,10 @@
-"""A slow node, planted and found: of the nodes that decode, one takes ten times as long for every
-sample.
+"""Plant a node that decodes ten times slower than the others, and check that it is found.
 
     python jobs/slow_node.py
 
-The loader's diagnosis must name that node, the metrics that Ray's nodes export (`rayingest top`)
-must too, and taking the node out, which is the advice, must let the loop wait for less than 5 % of
-its time. Prints one line of JSON; exit status 1 where anything of this is not so.
+The loader's diagnosis must name the node, and so must `rayingest top`. Removing the node, as the
+advice says, must reduce the loop's waits below 5 % of its time. Prints one line of JSON. Exits with
+status 1 if one of this does not hold.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ FAST, TRIES = 3, 3
 
 
 def work(slow: str, factor: float, sample: dict[str, Any]) -> dict[str, Any]:
-    """A decode of 5 ms, but for one node."""
+    """Sleep 5 ms, or longer on one node; stands for a decode."""
     here = ray.get_runtime_context().get_node_id()
     time.sleep(SAMPLE_SECONDS * (factor if here == slow else 1.0))
     return {"i": sample["i"]}
 
 
 def main() -> int:
-    """Plant, look, take the node out, look again; returns the exit status."""
+    """Plant, diagnose, remove the node, diagnose again; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--factor", type=float, default=10.0, help="so many times as long a sample takes there"
+        "--factor", type=float, default=10.0, help="how much slower the node decodes"
     )
-    parser.add_argument("--steps", type=int, default=100, help="from which a diagnosis is made")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a diagnosis")
     parser.add_argument(
         "--others",
         type=int,
         default=2,
-        help="nodes of one decoder, besides the head and the slow one",
+        help="nodes of one decoder beside the head and the slow one",
     )
     options = parser.parse_args()
     quiet = {"include_log_monitor": False, "object_store_memory": 100 << 20}
@@ -80,7 +79,7 @@ def main() -> int:
 def planted(
     cluster: Cluster, slow: Any, folder: Path, workers: int, factor: float, steps: int
 ) -> dict[str, Any]:
-    """What was said of the slow node before and after it was taken out."""
+    """Return the diagnoses before and after the removal of the slow node."""
     (folder / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(4000)))
     data = ri.read_json(f"{folder}/a.jsonl", index=str(folder), block_bytes=512)
     data = data.map(partial(work, slow.node_id, factor)).shuffle(seed=1, window=200).batch(BATCH)
@@ -107,9 +106,7 @@ def planted(
 
 
 def looked_at(loader: ri.Loader, batches: Iterator[Any], steps: int, expected: str) -> Diagnosis:
-    """The first diagnosis, each of so many steps, that is as expected, or the last: a busy machine
-    disturbs.
-    """
+    """Return the first of a few diagnoses that is as expected, or the last one."""
     for _ in range(TRIES):
         run(batches, 10)
         before, begun = loader.figures(), time.monotonic()
@@ -121,7 +118,7 @@ def looked_at(loader: ri.Loader, batches: Iterator[Any], steps: int, expected: s
 
 
 def run(batches: Iterator[Any], steps: int) -> None:
-    """A training loop, for so many steps."""
+    """Run a training loop for `steps` steps."""
     for _ in range(steps):
         next(batches)
         time.sleep(STEP_SECONDS)

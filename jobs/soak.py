@@ -1,11 +1,10 @@
-"""Soak: a hundred thousand steps of small batches. Do memory and open files of trainer and actors
-stay flat?
+"""Run a hundred thousand small steps and check that memory and open files stay flat.
 
     python jobs/soak.py --steps 100000
 
-Prints one line of JSON with the growth per 10,000 steps of resident memory and of open files, of
-the trainer and of its actors together, over the second half of the run; exits with 1 where they
-grow by more than 1 MiB or one file.
+Prints one line of JSON: the growth of resident memory and of open files per 10,000 steps in the
+second half, for the trainer and for its actors. Exits with status 1 if either grows by more than 1
+MiB or one file.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ BATCH = 4
 
 
 def write_data(folder: Path) -> None:
-    """Small rows in a few Parquet files."""
+    """Write small rows into a few Parquet files."""
     for shard in range(8):
         ids = np.arange(SAMPLES // 8) + shard * SAMPLES // 8
         table = pa.table(
@@ -45,7 +44,7 @@ def write_data(folder: Path) -> None:
 
 
 def look(processes: list[psutil.Process]) -> tuple[float, int]:
-    """Resident MiB and open files of these processes together."""
+    """Return resident MiB and open files of these processes together."""
     return (
         sum(process.memory_info().rss for process in processes) / 2**20,
         sum(process.num_fds() for process in processes),
@@ -53,7 +52,7 @@ def look(processes: list[psutil.Process]) -> tuple[float, int]:
 
 
 def slopes(seen: list[tuple[int, float, int]]) -> tuple[float, float]:
-    """Growth of memory and files per 10,000 steps, by least squares."""
+    """Return the growth of memory and of files per 10,000 steps, by least squares."""
     steps, memory, files = (np.array(column, float) for column in zip(*seen, strict=True))
     return tuple(
         round(float(np.polyfit(steps / 10_000, column, 1)[0]), 3) for column in (memory, files)
@@ -61,7 +60,7 @@ def slopes(seen: list[tuple[int, float, int]]) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Run, watch, report."""
+    """Run, measure, report; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

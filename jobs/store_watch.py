@@ -1,4 +1,4 @@
-"""What Ray's object store holds while something runs, told by Ray itself."""
+"""Record the use of a node's object store while something runs, as Ray reports it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ LOOK_SECONDS = 0.02
 
 
 class StoreWatch:
-    """The highest use of the node's object store while this runs, beyond what it held before;
-    spilled and fallback.
+    """The peak use of the store beyond its use at the start; its spilled and fallback bytes.
+
+    Ray has no public call for this: `ray._private.internal_api` may change with its version.
     """
 
     def __init__(self) -> None:

@@ -4,9 +4,9 @@
     python jobs/train_digits.py --resume
     ray job submit --address http://127.0.0.1:8265 --working-dir . -- python jobs/train_digits.py
 
-Every run has a folder of its own under `--folder`: Ray Train's checkpoints, which hold the position
-in the data beside the weights, and `steps.jsonl`, one line a step. `--resume` goes on behind the
-last checkpoint of the latest run (or of `--run`) as if nothing had happened.
+Every run has a folder under `--folder` with Ray Train's checkpoints, which hold the position in the
+data beside the weights, and `steps.jsonl`, a line for each step. `--resume` continues after the
+last checkpoint of the latest run (or of `--run`) exactly as if the run had not stopped.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _log = logging.getLogger("digits")
 
 
 class ClusterSettings(Section):
-    """What `ray.init` is called with where no cluster is connected."""
+    """Arguments of `ray.init` if no cluster is connected."""
 
     num_cpus: int
     object_store_memory: int
 
 
 class Settings(Section):
-    """The section `job` of the configuration; the two intervals are in steps."""
+    """The section `job` of the configuration; both intervals are in steps."""
 
     data: str
     held_out: str
@@ -63,8 +63,8 @@ class Settings(Section):
 
 @dataclass(frozen=True)
 class Job:
-    """What the ranks are given. `stop_after`: end after this step as if killed there, without a
-    checkpoint.
+    """What the ranks receive. `stop_after`: stop after this step without a checkpoint, as if
+    killed.
     """
 
     settings: Settings
@@ -94,14 +94,14 @@ class Net(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores (N, 10) of the ten digits for images (N, 8, 8, 1)."""
+        """Return scores (N, 10) of the ten digits for images (N, 8, 8, 1)."""
         return self.layers(
             images.reshape(len(images), 1, 8, 8)
         )  # one channel, first or last, is the same memory
 
 
 def train(given: dict[str, Any]) -> None:
-    """One rank's training, from the start or from the checkpoint that Ray Train has."""
+    """Train one rank, from the start or from Ray Train's checkpoint."""
     job: Job = given["job"]
     settings, options = job.settings, dict(job.options)
     torch.manual_seed(settings.seed)
@@ -146,12 +146,12 @@ def train(given: dict[str, Any]) -> None:
 
 
 def done(loader: ri.Loader) -> int:
-    """Steps done, the one in hand counted."""
+    """Return the number of steps done, with the current one."""
     return loader.epoch * len(loader) + loader.step
 
 
 def measure(model: nn.Module, held_out: ri.Loader) -> float:
-    """The percentage of the held-out digits that is recognised, all ranks together."""
+    """Return the percentage of held-out digits that the network recognises, over all ranks."""
     counts = torch.zeros(2, dtype=torch.int64)  # right, all
     with torch.no_grad():
         for batch in held_out:
@@ -162,14 +162,12 @@ def measure(model: nn.Module, held_out: ri.Loader) -> float:
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The network without what synchronises it."""
+    """Return the network without its synchronising wrapper."""
     return getattr(model, "module", model)
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, loader: ri.Loader) -> None:
-    """Take up the checkpoint that Ray Train has, if it has one: of a resumed run, or of a rank that
-    died.
-    """
+    """Load Ray Train's checkpoint, if it has one: of a resumed run, or of a rank that died."""
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return
@@ -187,8 +185,8 @@ def report(
     loader: ri.Loader,
     figures: dict[str, float],
 ) -> None:
-    """Give Ray Train the figures and a checkpoint: the weights are the same on all ranks, so rank 0
-    saves them.
+    """Report the figures and a checkpoint to Ray Train; rank 0 saves the weights, which all ranks
+    share.
     """
     if loader.rank:
         ray.train.report(figures)
@@ -209,7 +207,7 @@ def report(
 
 @dataclass(frozen=True)
 class Publish:
-    """Puts a checkpoint into the run's folder under a name that is there only when all of it is."""
+    """Moves a checkpoint into the run's folder under its name only when it is complete."""
 
     run: str
 
@@ -223,8 +221,8 @@ class Publish:
 
 
 class StepLog:
-    """Rank 0's `steps.jsonl`: step, loss and ordinals of its samples; lines after the step resumed
-    from are cut off.
+    """Rank 0's `steps.jsonl`: step, loss and ordinals of the samples; a resume cuts later lines
+    off.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -238,33 +236,33 @@ class StepLog:
         self._file = path.open("a", buffering=1)
 
     def add(self, step: int, loss: torch.Tensor, batch: dict[str, Any]) -> None:
-        """One more line."""
+        """Add a line."""
         if self._writes:
             line = {"step": step, "loss": loss.item(), "samples": batch["__index__"].tolist()}
             self._file.write(json.dumps(line) + "\n")
 
     def tell(self, line: str, *values: Any) -> None:
-        """Log once, whatever the number of ranks."""
+        """Log once, not once a rank."""
         if self._writes:
             _log.info(line, *values)
 
 
 class Waiting:
-    """How long the loop waited for data: for its first batch, while all workers start, and from
-    then on.
-    """
+    """How long the loop waited for its first batch, while workers start, and afterwards."""
 
     def __init__(self, loader: ri.Loader) -> None:
         self._loader = loader
         self._first: float | None = None
 
     def first_has_come(self) -> None:
-        """A batch is here; of all calls the first one counts."""
+        """Note the time of the first batch; later calls do nothing."""
         if self._first is None:
             self._first = self._loader.stats()["wait_seconds"]
 
     def figures(self) -> dict[str, float]:
-        """`first_batch_seconds`, and `wait_share` of the time since, 0 to 1; the mean of all ranks."""
+        """Return `first_batch_seconds`, and `wait_share` of the time since, 0 to 1; means over
+        ranks.
+        """
         stats, first = self._loader.stats(), self._first or 0.0
         waited = stats["wait_seconds"] - first
         share = waited / max(waited + stats["step_seconds"], 1e-9)
@@ -275,23 +273,23 @@ class Waiting:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the job; returns the last figures reported."""
+    """Run the job; return the last reported figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--config", default="configs/digits_cpu.yaml")
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("runs/digits"),
-        help="where runs are kept; shared by all nodes",
+        help="folder of the runs, shared by all nodes",
     )
     parser.add_argument(
         "--run", help="the run's name; default: the date and time, or with --resume the latest"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on behind the last checkpoint of a run"
+        "--resume", action="store_true", help="continue after the last checkpoint of a run"
     )
     parser.add_argument(
-        "--stop-after", type=int, metavar="STEP", help="end there as if killed, to try --resume"
+        "--stop-after", type=int, metavar="STEP", help="stop there as if killed, to try --resume"
     )
     asked = parser.parse_args(arguments)
     config = ri.load_config(asked.config)
@@ -326,7 +324,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     figures = trainer.fit().metrics or {}
     if "accuracy" in figures:
         print(
-            f"accuracy {figures['accuracy']:.2f} % on held-out digits after {figures['step']} steps; "
+            f"accuracy {figures['accuracy']:.2f} % on held-out digits after "
+            f"{figures['step']} steps; "
             f"{figures['wait_share']:.1%} of the time spent waiting for data, "
             f"after {figures['first_batch_seconds']:.1f} s for the first batch (run {name})"
         )

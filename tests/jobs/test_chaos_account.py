@@ -30,13 +30,13 @@ def test_what_adds_up_is_not_reported() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"workers_lost": 1}, "workers_lost: 1, and 47 to 178 were"),
+        ({"workers_lost": 1}, "workers_lost: 1, expected 47 to 178"),
         ({"workers_lost": 46}, "workers_lost: 46"),
         ({"workers_lost": 179}, "workers_lost: 179"),
-        ({"storage_retries": 1}, "storage_retries: 1, of 60 to 152"),
+        ({"storage_retries": 1}, "storage_retries: 1, expected 60 to 152"),
         ({"storage_retries": 59}, "storage_retries: 59"),
         ({"storage_retries": 153}, "storage_retries: 153"),
-        ({"long_reads": 13}, "long_reads: 13, and 14 at least were"),
+        ({"long_reads": 13}, "long_reads: 13, expected 14 or more"),
     ],
 )
 def test_what_the_stats_leave_out_is_reported(wrong: dict[str, int], words: str) -> None:

@@ -246,7 +246,7 @@ def test_a_run_that_cannot_be_is_refused(
         train_digits.run_name(run.parent, "none", resume=True)
     with pytest.raises(ri.ConfigError, match="there is no run"):
         train_digits.run_name(run.parent / "none", None, resume=True)
-    with pytest.raises(ri.ConfigError, match="is there already"):
+    with pytest.raises(ri.ConfigError, match="exists: --resume it"):
         train_digits.run_name(run.parent, run.name, resume=False)
 
 
