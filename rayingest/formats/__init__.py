@@ -31,7 +31,7 @@ FORMATS: dict[str, str | Format] = {
     "tfrecord": "rayingest.formats.tfrecord:FORMAT",
     "webdataset": "rayingest.formats.webdataset:FORMAT",
 }
-"""By name: a `Format`, or `module:attribute` where one is loaded from when it is first used."""
+"""By name: a `Format`, or the `module:attribute` from which its first use loads it."""
 
 
 def get_format(name: str) -> Format:
@@ -50,10 +50,11 @@ def get_format(name: str) -> Format:
 
 
 def register_format(format_: Format) -> None:
-    """Register a format under its `name`, in this process; the same class may register again.
+    """Register a format under its `name` in this process; the same class may register again.
 
     Each process that makes a loader needs the call: put it into the module that defines the format.
-    Workers need none, since their task specs hold the format itself. ConfigError for a name that another format has.
+    Workers need none, since their task specs hold the format. ConfigError for a name that another
+    format has.
     """
     known = FORMATS.get(format_.name)
     if known is not None and type(get_format(format_.name)) is not type(format_):

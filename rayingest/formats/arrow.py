@@ -1,9 +1,15 @@
-"""Arrow IPC, as files (Feather version 2 is one) or as streams: a block is a run of record batches.
+"""Read Arrow IPC, files (Feather version 2 too) and streams: a block is a run of record batches.
 
-Owns which batches are a block, and no decoding: pyarrow reads them. Batches without rows are left out of the index;
-where dictionaries come between batches, the shard is one block, since a batch alone could not be understood. There are
-no checksums: damage to values that leaves them possible is for nobody to see. In errors, `offset` is the byte of the
-record batch.
+Owns the framing: where each message lies and how many rows it holds, so that record batches are
+found without reading them. pyarrow decodes them. Batches without rows are left out of the index; if
+dictionaries come between batches, the shard is one block, since a batch alone has no meaning then.
+Arrow has no checksums: damage that leaves valid values goes unnoticed. In errors, `offset` is the
+byte of the record batch.
+
+A file is a stream between a magic word and a footer, which repeats the messages and is not needed.
+See
+https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc;
+the fields that are read here are those of Message.fbs.
 """
 
 from __future__ import annotations
@@ -45,14 +51,17 @@ class Arrow(Format):
     suffixes = (".arrow", ".arrows", ".feather", ".ipc")
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """Of a folder that Hugging Face's library saved, what its `state.json` names: other files are its cache."""
+        """Return the shards; in a folder that Hugging Face's library saved, those it lists.
+
+        Its `state.json` lists them; the other files there are its cache.
+        """
         return list_indexed(urls, self.suffixes, storage, _entries, "state.json")
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         return index_part(shard, (0, shard.size), block_bytes)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The shard's columns, or those asked for in that order, and `__offset__`."""
+        """Return the columns, or those asked for in that order, and `__offset__`."""
         return read_part(shard, (0, shard.size), blocks, columns)
 
 
@@ -64,7 +73,7 @@ def _entries(state: Any) -> list[Entry]:
 
 
 def index_part(shard: Shard, part: tuple[int, int], block_bytes: int) -> ShardBlocks:
-    """The blocks of a part of a shard that is an Arrow file or stream."""
+    """Return the blocks of a part of a shard that is an Arrow file or stream."""
     with shard.open() as file:
         _, *found = messages(shard, file, part)
     while found and found[0].kind == "dictionary":
@@ -85,8 +94,8 @@ def index_part(shard: Shard, part: tuple[int, int], block_bytes: int) -> ShardBl
 def read_part(
     shard: Shard, part: tuple[int, int], blocks: Sequence[Block], columns: Columns
 ) -> list[pa.Table]:
-    """The tables of blocks of a part of a shard."""
-    start = _start(shard.storage, shard.url, shard.size, part)
+    """Return the tables of blocks in a part of a shard."""
+    start = _preamble(shard.storage, shard.url, shard.size, part)
     pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
     return [
         _table(shard, start, piece, block, columns)
@@ -95,8 +104,8 @@ def read_part(
 
 
 @lru_cache(maxsize=256)
-def _start(storage: Storage, url: str, size: int, part: tuple[int, int]) -> bytes:
-    """The schema and dictionaries, without which no batch can be read."""
+def _preamble(storage: Storage, url: str, size: int, part: tuple[int, int]) -> bytes:
+    """Return the bytes of the schema and dictionaries, which every batch needs."""
     shard = Shard(storage, url, size, strict=False)
     begin = end = -1
     with shard.open() as file:
@@ -133,21 +142,11 @@ def _table(shard: Shard, start: bytes, piece: bytes, block: Block, columns: Colu
 
 @contextmanager
 def _damage(shard: Shard, offset: int) -> Iterator[None]:
-    """Inside, what pyarrow raises becomes a DataError that says where. UnicodeDecodeError: names of columns."""
+    """Raise DataError for what pyarrow raises. UnicodeDecodeError comes from column names."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise shard.error(f"damaged Arrow data: {error}", offset) from error
-
-
-# The messages that Arrow IPC files and streams consist of: where each lies, and how many rows it
-# holds.
-#
-# Owns the framing, so that record batches can be found without reading them; what they hold is
-# pyarrow's to read. A file is a stream behind a magic word and before a footer, which repeats
-# what the messages say and is not needed. See
-# https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc;
-# the few fields looked at here are in Message.fbs, at these places.
 
 
 MAGIC = b"ARROW1\0\0"
@@ -162,7 +161,7 @@ _MAX_METADATA = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: "schema", "dictionary" or "batch", its range in the file, and of a batch its rows and bytes."""
+    """A message: "schema", "dictionary" or "batch", its range in the file, its rows and bytes."""
 
     kind: str
     begin: int
@@ -172,15 +171,15 @@ class Message:
 
 
 def messages(shard: Shard, file: BinaryIO, part: tuple[int, int]) -> Iterator[Message]:
-    """The messages in this part of the shard's file, up to their end marker.
+    """Yield the messages of this part of the file, up to the end marker.
 
-    DataError where there is none, and for anything else that is not whole.
+    DataError if the marker is missing, or a message is not whole.
     """
     start, end = part
     file.seek(start)
     head = file.read(8)
     if head.startswith(_FEATHER_1):
-        raise shard.error("Feather version 1 is not read: write it again, as version 2", start)
+        raise shard.error("Feather version 1 is not supported: write the file as version 2", start)
     at = start + (len(MAGIC) if head == MAGIC else 0)
     first = True
     while True:
@@ -195,31 +194,29 @@ def messages(shard: Shard, file: BinaryIO, part: tuple[int, int]) -> Iterator[Me
             else -1
         )
         if length < 0 or length > _MAX_METADATA:
-            raise shard.error("no Arrow message here: the file is cut off, or none of Arrow's", at)
+            raise shard.error("no Arrow message here: the file is cut off, or is not Arrow", at)
         metadata = file.read(length)
         try:
             message = _parse(metadata, at)
         except (struct.error, KeyError, IndexError) as error:
-            raise shard.error("damaged Arrow message, or one that is cut off", at) from error
+            raise shard.error("the Arrow message is damaged or cut off", at) from error
         if len(metadata) < length or message.end > end:
             raise shard.error("the file is cut off inside an Arrow message", at)
         if first != (message.kind == "schema"):
-            raise shard.error("one schema must come first, and only there", at)
+            raise shard.error("the schema is not the first message, or there are two", at)
         yield message
         first, at = False, message.end
 
 
 def _check_end(shard: Shard, file: BinaryIO, is_file: bool, at: int, end: int) -> None:
-    """That behind the end marker there is a footer, or nothing."""
+    """Check that a footer follows the end marker of a file, and nothing that of a stream."""
     begin = max(at, end - len(_LAST))
     file.seek(begin)
     last = file.read(end - begin)
     if is_file and last != _LAST:
-        raise shard.error("the Arrow file is cut off: its footer is not whole", end)
+        raise shard.error("the Arrow file is cut off inside its footer", end)
     if not is_file and last and shard.strict:
-        raise shard.error(
-            "data follows the end of the Arrow stream (files put one behind the other?)", at
-        )
+        raise shard.error("data follow the end of the Arrow stream (concatenated files?)", at)
 
 
 def _parse(metadata: bytes, begin: int) -> Message:
@@ -233,7 +230,7 @@ def _parse(metadata: bytes, begin: int) -> Message:
 
 
 def _rows(metadata: bytes, batch: int) -> int:
-    """How many a batch has, which is told twice: by itself, and by the first of its columns."""
+    """Return the rows of a batch, which its header and its first column both give."""
     rows = _number("<q", metadata, _field(metadata, batch, 0))
     if _field(metadata, batch, 1) is not None:
         columns = _pointed(metadata, batch, 1)
@@ -243,7 +240,7 @@ def _rows(metadata: bytes, batch: int) -> int:
 
 
 def _pointed(data: bytes, table: int, number: int) -> int:
-    """Where that stands which a field points at."""
+    """Return the place to which a field points."""
     place = _field(data, table, number)
     if place is None:
         raise KeyError(number)
@@ -251,7 +248,7 @@ def _pointed(data: bytes, table: int, number: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Where a field of a FlatBuffers table stands; None for one that is left out, which is zero then."""
+    """Return the place of a field of a FlatBuffers table; None for one that is left out (zero)."""
     vtable = table - _number("<i", data, table)
     entry = 4 + 2 * number
     offset = _number("<H", data, vtable + entry) if entry < _number("<H", data, vtable) else 0

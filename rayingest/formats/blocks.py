@@ -1,4 +1,6 @@
-"""Cutting a shard's samples into blocks: greedy, in file order, by bytes in the file and by count."""
+"""Cut the samples of a shard into blocks: greedily, in file order, by bytes in the file and by
+count.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES, ShardBlocks
 
 
 class BlockBuilder:
-    """A block is closed once it spans `block_bytes` of the file or holds 1,024 samples."""
+    """Collect samples into blocks. A block ends when it spans `block_bytes` of the file or holds
+    1,024 samples.
+    """
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
@@ -18,7 +22,10 @@ class BlockBuilder:
         self._open = False
 
     def add(self, begin: int, end: int, nbytes: int, samples: int = 1) -> None:
-        """The next samples: their range in the file, and what they take in memory. They stay in one block."""
+        """Add the next samples, which stay in one block.
+
+        `begin`, `end`: their range in the file. `nbytes`: their bytes in memory.
+        """
         if self._open:
             self._end[-1] = end
             self._samples[-1] += samples
@@ -33,7 +40,7 @@ class BlockBuilder:
         )
 
     def extend(self, begins: np.ndarray, ends: np.ndarray, nbytes: np.ndarray) -> None:
-        """As `add` of one sample after the other: int64 arrays of one length."""
+        """Add samples one by one; int64[n] each for begins, ends and bytes in memory."""
         totals = np.concatenate([[0], np.cumsum(nbytes)])
         at = 0
         while at < len(begins):
@@ -48,11 +55,12 @@ class BlockBuilder:
             at = upto
 
     def finish(self) -> ShardBlocks:
+        """Return all blocks."""
         columns = (self._begin, self._end, self._samples, self._nbytes)
         return ShardBlocks(*(np.array(column, np.int64) for column in columns))
 
 
 def single_block(size: int, samples: int, nbytes: int) -> ShardBlocks:
-    """A whole shard as one block, none where it has no samples."""
+    """Return a whole shard as one block, or no block if it has no samples."""
     columns = ([0], [size], [samples], [nbytes]) if samples else ([], [], [], [])
     return ShardBlocks(*(np.array(column, np.int64) for column in columns))

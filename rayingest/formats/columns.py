@@ -1,8 +1,8 @@
-"""Columns of raw tables: bytes as Arrow arrays, and how a column says what its values are decoded with.
+"""Build columns of raw tables from bytes, and say by which encoding their values are decoded.
 
-Owns the encodings that a field's metadata may name: an extension (`jpg`, `json`, `npy`, ...), `int`, `float` or
-`decimal` for a number that is written as text, or `array:DTYPE:SHAPE` for an array's bytes. What they are decoded by is
-in `transforms.decoders`.
+Owns the encodings that a field's metadata may name: an extension (`jpg`, `json`, `npy`, ...),
+`int`, `float` or `decimal` for a number written as text, `array:DTYPE:SHAPE` for the bytes of an
+array. Their decoders are in `transforms.decoders`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import pyarrow as pa
 from rayingest.storage.arrow import binary_column
 
 ENCODING = b"rayingest.encoding"
-"""The key in a field's metadata."""
+"""The key of the encoding in a field's metadata."""
 
 Bytes = bytes | memoryview
 
 
 def bytes_column(pieces: Sequence[Bytes], *, text: bool = False) -> pa.Array:
-    """One value a piece."""
+    """Return a binary (or string) column with one value per piece."""
     return binary_column(pieces, np.fromiter(map(len, pieces), np.int64, len(pieces)), text=text)
 
 
 def nullable_column(pieces: Sequence[Bytes | None], *, text: bool = False) -> pa.Array:
-    """One value a piece, null for None."""
+    """Return a binary (or string) column with one value per piece, null for None."""
     values = [b"" if piece is None else piece for piece in pieces]
     valid = np.array([piece is not None for piece in pieces], bool)
     return binary_column(
@@ -38,19 +38,19 @@ def nullable_column(pieces: Sequence[Bytes | None], *, text: bool = False) -> pa
 
 
 def fixed_column(data: Bytes, rows: int) -> pa.Array:
-    """Bytes as a column of so many values of one size, without a copy."""
+    """Return bytes as a column of `rows` values of one size, without a copy."""
     return pa.Array.from_buffers(
         pa.binary(len(data) // rows if rows else 0), rows, [None, pa.py_buffer(data)]
     )
 
 
 def number_column(data: Bytes, dtype: np.dtype[Any]) -> pa.Array:
-    """The bytes of numbers as a column of them."""
+    """Return the bytes of numbers as a column of numbers."""
     return pa.array(np.frombuffer(data, dtype).astype(dtype.newbyteorder("="), copy=False))
 
 
 def lists_column(lists: Sequence[Sequence[Bytes]]) -> pa.Array:
-    """Lists of pieces."""
+    """Return a column of lists of pieces."""
     offsets = np.zeros(len(lists) + 1, np.int32)
     np.cumsum([len(pieces) for pieces in lists], out=offsets[1:])
     return pa.ListArray.from_arrays(
@@ -59,12 +59,12 @@ def lists_column(lists: Sequence[Sequence[Bytes]]) -> pa.Array:
 
 
 def array_encoding(dtype: np.dtype[Any], shape: Sequence[int]) -> str:
-    """The encoding of the bytes of arrays of this dtype and shape."""
+    """Return the encoding for the bytes of arrays of this dtype and shape."""
     return f"array:{dtype.str}:{','.join(map(str, shape))}"
 
 
 def parse_array_encoding(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Dtype and shape, None for an encoding of something else."""
+    """Return dtype and shape, or None for an encoding of another kind."""
     kind, _, rest = encoding.partition(":")
     if kind != "array":
         return None
@@ -74,7 +74,7 @@ def parse_array_encoding(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]]
 
 @lru_cache(maxsize=1024)
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """What makes an array's bytes an .npy file."""
+    """Return the bytes that make an array's bytes an .npy file when put in front."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": dtype.str, "fortran_order": False, "shape": shape}
@@ -83,7 +83,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def with_encodings(table: pa.Table, encodings: Mapping[str, str]) -> pa.Table:
-    """The table with fields that say what their values are decoded with."""
+    """Return the table with these encodings, by column, in its fields' metadata."""
     fields = [
         field.with_metadata({ENCODING: encodings[field.name].encode()})
         if field.name in encodings

@@ -1,9 +1,9 @@
-"""Whole files that are compressed, as a run of chunks that is complete or an error.
+"""Decompress whole files in chunks. The result is complete, or an error.
 
-A cut file never passes as a short one, and a small file that grows without end is refused: gzip is RFC 1952, Zstandard
-RFC 8878, Brotli RFC 7932; several members or frames in a row are one run, as all but Brotli and Snappy allow, and so
-one that is cut exactly between two of them is whole as far as this can tell. gzip and bzip2 have a checksum of their
-contents; Zstandard where the writer chose so.
+A file that is cut off is an error, and so is a small file that expands without end. gzip is RFC
+1952, Zstandard RFC 8878, Brotli RFC 7932. Several members or frames in a row are one stream (not in
+Brotli and Snappy), so a file that is cut exactly between two of them passes as whole. gzip and
+bzip2 hold a checksum of their contents; Zstandard does if its writer chose so.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from rayingest.formats.protocol import Options, Shard
 from rayingest.storage.listing import within_url
 
 EXPANSION = "max_expansion"
-"""The option: how many times its compressed size a shard may grow to."""
+"""The option: the largest allowed ratio of a shard's size to its compressed size."""
 
 _DEFAULT_EXPANSION = 200
 _ALWAYS_ALLOWED = 256 << 20
 _CHUNK = 1 << 20
-# Four bytes of Zstandard can stand for 128 KiB, so input goes in by little steps that keep the output bounded.
+# Four bytes of Zstandard may expand to 128 KiB: small inputs keep each output chunk bounded.
 _ZSTD_STEP = 4 << 10
 
 
 def compression_of(url: str) -> str | None:
-    """The end of the name that tells of a compression, without its dot; None where there is none."""
+    """Return the suffix that names a compression, without its dot, or None."""
     end = within_url(url).lower().rpartition(".")[2]
     return end if end in _CHUNKS else None
 
 
 def decompress(shard: Shard, compression: str | None = None) -> Generator[bytes, None, None]:
-    """Chunks of the file's contents, some 1 MiB each. DataError, naming the compressed offset up to which all was well,
-    when it is not whole.
+    """Yield the file's contents in chunks of about 1 MiB.
 
-    `compression`: one of those that `compression_of` gives, where the name does not tell.
+    DataError if the file is damaged or cut off; its offset is the last good place in the compressed
+    file. `compression`: a result of `compression_of`, if the URL has no such suffix.
     """
     size = shard.size
     chunks = _CHUNKS[compression or compression_of(shard.url) or ""]
     total = at = 0
     with shard.storage.translate_errors(shard.url), shard.open() as file:
         if size == 0:
-            raise shard.error("a compressed file of 0 bytes is cut off", 0)
+            raise shard.error("the compressed file is cut off: it has 0 bytes", 0)
         try:
             for chunk in chunks(file):
                 total += len(chunk)
@@ -61,28 +61,32 @@ def decompress(shard: Shard, compression: str | None = None) -> Generator[bytes,
             raise shard.error(f"damaged compressed data: {error}", at) from error
 
 
-def check_growth(shard: Shard, unfolded: int, offset: int) -> None:
-    """DataError where the shard has grown to more bytes than it may."""
+def check_growth(shard: Shard, nbytes: int, offset: int) -> None:
+    """Raise DataError if `nbytes` decompressed bytes are more than the shard may expand to."""
     limit = max(_ALWAYS_ALLOWED, shard.size * _expansion(shard.options))
-    if unfolded > limit:
-        reason = f"{shard.size} compressed bytes grew to more than {limit}; if that is meant, raise {EXPANSION}"
+    if nbytes > limit:
+        reason = (
+            f"{shard.size} compressed bytes expand to more than {limit} bytes; if the data are "
+            f"right, "
+            f"give a larger {EXPANSION}"
+        )
         raise shard.error(reason, offset)
 
 
 def _expansion(options: Options) -> int:
     value = options.get(EXPANSION, _DEFAULT_EXPANSION)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{EXPANSION}={value!r}: a whole number of at least 1 is needed")
+        raise ConfigError(f"{EXPANSION}={value!r}: give a whole number of at least 1")
     return value
 
 
-def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
+def _gunzip(file: BinaryIO) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=file, mode="rb") as source:
         while chunk := source.read(_CHUNK):
             yield chunk
 
 
-def _unzstd(file: BinaryIO) -> Iterator[bytes]:
+def _decompress_zstd(file: BinaryIO) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
     begun = False
@@ -100,16 +104,16 @@ def _unzstd(file: BinaryIO) -> Iterator[bytes]:
 
 
 class _DamagedError(Exception):
-    """What pyarrow says of data that it cannot decompress, of which it makes no exception of its own."""
+    """Data that pyarrow cannot decompress, for which it has no exception of its own."""
 
 
-def _by_pyarrow(codec: str, file: BinaryIO) -> Iterator[bytes]:
+def _decompress_by_pyarrow(codec: str, file: BinaryIO) -> Iterator[bytes]:
     with pa.CompressedInputStream(pa.PythonFile(file, "r"), codec) as source:
         while True:
             try:
                 chunk = source.read(_CHUNK)
             except OSError as error:
-                if error.errno is not None:  # the file's own
+                if error.errno is not None:  # an error of the file itself
                     raise
                 raise (EOFError if "Truncated" in str(error) else _DamagedError)(
                     str(error)
@@ -119,26 +123,26 @@ def _by_pyarrow(codec: str, file: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _unsnappy(file: BinaryIO) -> Iterator[bytes]:
-    """The format without frames, which cannot be had in parts. It begins with the length of what it unfolds to."""
+def _decompress_snappy(file: BinaryIO) -> Iterator[bytes]:
+    """Decompress Snappy without frames, which begins with its decompressed length, in one piece."""
     data = file.read()
     length = 0
     for place, byte in enumerate(data[:5]):
         length |= (byte & 127) << 7 * place
         if byte < 128:
             break
-    if length > 64 * len(data):  # a copy of at most 64 bytes takes at least 2
-        raise _DamagedError(f"{len(data)} bytes of Snappy cannot be {length}")
+    if length > 64 * len(data):  # a copy element expands 2 bytes to at most 64
+        raise _DamagedError(f"{len(data)} bytes of Snappy cannot expand to {length}")
     try:
         yield pa.Codec("snappy").decompress(data, decompressed_size=length, asbytes=True)
     except OSError as error:
-        raise _DamagedError(f"{error} (or it is cut off)") from error
+        raise _DamagedError(f"{error} (or the file is cut off)") from error
 
 
 _CHUNKS: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
-    **dict.fromkeys(("gz", "tgz"), _gunzipped),
-    **dict.fromkeys(("zst", "zstd"), _unzstd),
-    "bz2": partial(_by_pyarrow, "bz2"),
-    "br": partial(_by_pyarrow, "brotli"),
-    "snappy": _unsnappy,
+    **dict.fromkeys(("gz", "tgz"), _gunzip),
+    **dict.fromkeys(("zst", "zstd"), _decompress_zstd),
+    "bz2": partial(_decompress_by_pyarrow, "bz2"),
+    "br": partial(_decompress_by_pyarrow, "brotli"),
+    "snappy": _decompress_snappy,
 }

@@ -1,9 +1,10 @@
-"""CSV (RFC 4180): one sample a line, fields by the names in the first line of each shard.
+"""Read CSV (RFC 4180): a sample per line, fields by the names in the first line of each shard.
 
-Owns where lines begin and end: a line end between double quotes is part of a field, a line with nothing in it is no
-sample; a space is a value. Values are text, unless a type is given for their column; pyarrow reads them. A quote in a
-field that does not begin with one is text. Blocks of plain files are byte ranges between lines; a compressed file is
-one block. Nothing in a plain file tells how many lines there should be; a zero byte is damage, as no text has any.
+Owns where lines begin and end. A line end between double quotes is part of a field; an empty line
+is no sample; a space is a value. A quote inside a field that does not begin with one is text.
+pyarrow reads the values, as text unless their column has a type. Blocks of plain files are byte
+ranges between lines; a compressed file is one block. A zero byte is damage, since text has none.
+Nothing in a plain file says how many lines it should have.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from rayingest.storage.files import Storage
 from rayingest.storage.listing import within_url
 
 TYPES, NAMES, DELIMITER = "types", "names", "delimiter"
-"""The options: types by column, names of columns where shards do not begin with them, what stands between fields."""
+"""The options: types by column; column names, if shards do not begin with them; the delimiter."""
 
 _CHUNK = 4 << 20
 _PLAIN = (".csv", ".tsv")
@@ -68,16 +69,17 @@ class Csv(Format):
         )
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The shard's columns, or those asked for in that order, as text or of the type that was given; and
-        `__offset__`: the byte at which the line begins, in the uncompressed file.
+        """Return the columns, as text or of their types, with `__offset__`.
+
+        `__offset__` is the byte at which the line begins, in the uncompressed file.
         """
         if compression_of(shard.url):
             whole = b"".join(decompress(shard))
             names = _names(shard, whole)
             begin = 0 if NAMES in shard.options else _first_line(whole, _delimiter(shard))[1]
             return [_table(shard, whole[begin:], begin, block, names, columns) for block in blocks]
-        names = _plain_names(shard)
-        # With the byte before each block, which must be the end of a line.
+        names = _names_of_file(shard)
+        # The byte before each block must be a line end, or the file has changed.
         pieces = shard.ranges([(max(begin - 1, 0), end) for begin, end, _ in blocks])
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
@@ -105,7 +107,7 @@ def _chunks(shard: Shard) -> Generator[bytes, None, None]:
 
 
 def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Where lines that are samples begin and end: int64 arrays, for each chunk."""
+    """Yield begins and ends of the lines that are samples: int64[n] each, for each chunk."""
     quotes = Quotes(_delimiter(shard))
     finder = LineFinder(quotes, _BLANK)
     skip = 0 if NAMES in shard.options else 1
@@ -118,8 +120,8 @@ def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, 
         skip = max(0, skip - len(begins))
     if quotes.open:
         raise shard.error(
-            "the file ends between two quotes, in the line that begins here: it is cut off, or a quote in a value that "
-            "is between quotes is not doubled",
+            "the file ends between two quotes, in the line that begins here: it is cut off, or a "
+            "quote inside a quoted value is not doubled",
             finder.begin,
         )
     begins, ends = finder.finish()
@@ -127,28 +129,31 @@ def _lines(shard: Shard, chunks: Iterator[bytes]) -> Iterator[tuple[np.ndarray, 
 
 
 def _refuse_zeros(shard: Shard, data: bytes, base: int) -> None:
-    """DataError where `data`, which stands at `base` in the shard, has any: line ends may have been there."""
+    """Raise DataError for a zero byte in `data`, which stands at `base` in the shard."""
     if (at := data.find(0)) >= 0:
         raise shard.error(
-            "damaged CSV: a zero byte, as files have after a power failure, or text of 16 bits",
+            "damaged CSV: it holds a zero byte, as after a power failure, or it is UTF-16",
             base + at,
         )
 
 
 def _refuse_lone_returns(shard: Shard) -> None:
-    """Of a file with one line at most: all of it would be taken for the names of columns."""
+    """Raise DataError if lines end in carriage returns alone.
+
+    Then the whole file would be taken for the line of names.
+    """
     with closing(_chunks(shard)) as chunks:
         head = next(chunks, b"")
     inside = Quotes(_delimiter(shard)).inside(head)
     if any(not inside[found.start()] for found in _LONE_RETURN.finditer(head)):
         raise shard.error(
-            "its lines end in carriage returns alone; end them in line feeds, with or without one",
+            "its lines end in carriage returns alone: end them in line feeds (LF or CRLF)",
             0,
         )
 
 
 def _first_line(data: bytes, delimiter: str) -> tuple[bytes, int]:
-    """The first line that is not blank, and where it ends; of what is there if there is no end."""
+    """Return the first line that is not blank, and its end; what there is if it has no end."""
     finder = LineFinder(Quotes(delimiter), _BLANK)
     begins, ends = (
         np.concatenate(both) for both in zip(finder.feed(data), finder.finish(), strict=True)
@@ -156,17 +161,17 @@ def _first_line(data: bytes, delimiter: str) -> tuple[bytes, int]:
     return (data[begins[0] : ends[0]], int(ends[0])) if len(begins) else (b"", len(data))
 
 
-def _plain_names(shard: Shard) -> list[str]:
+def _names_of_file(shard: Shard) -> list[str]:
     names = shard.options.get(NAMES)
     return (
         list(names)
         if names
-        else list(_remembered_names(shard.storage, shard.url, shard.size, _delimiter(shard)))
+        else list(_cached_names(shard.storage, shard.url, shard.size, _delimiter(shard)))
     )
 
 
 @lru_cache(maxsize=256)
-def _remembered_names(storage: Storage, url: str, size: int, delimiter: str) -> tuple[str, ...]:
+def _cached_names(storage: Storage, url: str, size: int, delimiter: str) -> tuple[str, ...]:
     shard = Shard(storage, url, size, options={DELIMITER: delimiter})
     length = 1 << 16
     while True:
@@ -177,7 +182,7 @@ def _remembered_names(storage: Storage, url: str, size: int, delimiter: str) -> 
 
 
 def _names(shard: Shard, data: bytes) -> list[str]:
-    """The names of columns: given, or the first line of the data."""
+    """Return the names of the columns: the option, or the first line of `data`."""
     if NAMES in shard.options:
         return list(shard.options[NAMES])
     line = _first_line(data, _delimiter(shard))[0]
@@ -186,12 +191,13 @@ def _names(shard: Shard, data: bytes) -> list[str]:
         text = io.StringIO(line.decode("utf-8-sig"), newline="")
         names, *more = list(csv.reader(text, delimiter=_delimiter(shard), strict=True)) or [[]]
         if more:
-            raise ValueError("it ends in the middle")
+            raise ValueError("more than one line")
     except (ValueError, csv.Error) as error:
-        raise shard.error(f"its first line is not one of names: {error}", 0) from error
+        raise shard.error(f"its first line is no list of column names: {error}", 0) from error
     if len(set(names)) < len(names):
         raise ConfigError(
-            f"{shard.safe_url}: its first line names a column twice; give names of columns with names=[...]"
+            f"the first line of {shard.safe_url} names a column twice: give unique names with "
+            "names=[...]"
         )
     return names
 
@@ -204,7 +210,7 @@ def _delimiter(shard: Shard) -> str:
 def _table(
     shard: Shard, data: bytes, base: int, block: Block, names: Sequence[str], columns: Columns
 ) -> pa.Table:
-    """The lines of `data`, which stands at `base` in the shard."""
+    """Return the lines of `data`, which stands at `base` in the shard, as a raw table."""
     _refuse_zeros(shard, data, base)
     finder = LineFinder(Quotes(_delimiter(shard)), _BLANK)
     begins = np.concatenate([finder.feed(data)[0], finder.finish()[0]])
@@ -225,12 +231,10 @@ def _table(
         ).select(list(wanted))
     if wanted and table.num_rows != len(begins):
         ends = (
-            "where carriage returns alone end lines too"
-            if _LONE_RETURN.search(data)
-            else "as pyarrow reads them"
+            "if lone carriage returns end lines too" if _LONE_RETURN.search(data) else "for pyarrow"
         )
         raise shard.error(
-            f"damaged CSV: {len(begins)} lines by their line feeds, {table.num_rows} {ends}",
+            f"damaged CSV: {len(begins)} lines by line feeds, {table.num_rows} {ends}",
             block[0],
         )
     table = (
@@ -242,17 +246,18 @@ def _table(
 
 
 def _types(shard: Shard, names: Sequence[str]) -> dict[str, pa.DataType]:
-    given: Mapping[str, str] = shard.options.get(TYPES, {})
-    unknown = [name for name in given if name not in names]
+    types: Mapping[str, str] = shard.options.get(TYPES, {})
+    unknown = [name for name in types if name not in names]
     if unknown:
         raise ConfigError(
-            f"types: {shard.safe_url} has no column {unknown[0]!r}; there are {', '.join(map(repr, names))}"
+            f"types: there is no column {unknown[0]!r} in {shard.safe_url}; its columns are "
+            f"{', '.join(map(repr, names))}"
         )
     try:
-        return {name: pa.type_for_alias(given.get(name, "string")) for name in names}
+        return {name: pa.type_for_alias(types.get(name, "string")) for name in names}
     except ValueError as error:
         raise ConfigError(
-            f"types: {error}; as in 'int64', 'float32', 'bool', 'timestamp[s]'"
+            f"types: {error}; give Arrow types such as 'int64', 'float32', 'bool', 'timestamp[s]'"
         ) from None
 
 
@@ -262,5 +267,5 @@ def _damage(shard: Shard, offset: int) -> Iterator[None]:
         yield
     except pa.ArrowException as error:
         raise shard.error(
-            f"damaged CSV, or values not of the type given: {error}", offset
+            f"damaged CSV, or a value that is not of its column's type: {error}", offset
         ) from error

@@ -1,7 +1,8 @@
-"""Bundles: many small files of a listing as one shard, so that what is indexed and read at a time is of a decent size.
+"""Join many small files of a listing into one shard, so that reads and index entries are large.
 
-Owns how a bundle is written where a shard's URL is, since a reader gets nothing else: the common folder, a zero byte,
-and of each file its path from there (percent-encoded), its size and the number of its class.
+Owns how the URL of such a shard writes its files, since a reader is given nothing else: the common
+folder, a zero byte, then of each file its path below that folder (percent-encoded), its size and
+the number of its class.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MARK, _BETWEEN = "\0", "|"
 
 
 class File(NamedTuple):
-    """One file: its path below the folder that all share, its bytes, and the number of its class."""
+    """One file: its path below the common folder, its bytes, the number of its class."""
 
     path: str
     size: int
@@ -30,38 +31,40 @@ class File(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The name of the folder it is in: its class."""
+        """The name of the file's folder: its class."""
         return self.path.rpartition("/")[0].rpartition("/")[2]
 
 
 def group_files(found: Sequence[FileInfo], block_bytes: int) -> Listing:
-    """The files, in their order, as shards of about so many bytes and at most 1,024 files.
+    """Return the files, in order, as shards of about `block_bytes` and at most 1,024 files.
 
-    Classes are numbered in the order of their names. ConfigError for URLs with a query, which may hold credentials.
+    Classes are numbered in the order of their names. ConfigError for URLs with a query, which may
+    hold credentials.
     """
     files = Listing.of(found)
     folders = [_folder_name(shard.url) for shard in found]
     labels = {name: label for label, name in enumerate(sorted(set(folders)))}
-    bundles = []
+    groups = []
     for first, last in _cuts(files.sizes, block_bytes):
         entries = []
         for place in range(first, last):
             url, path = found[place].url, files.paths[place]
             if local_path(url) is None and within_url(url) != url.partition("::")[0]:
                 raise ConfigError(
-                    f"{redact(url)}: files with a query in their URL cannot be read as a folder's"
+                    f"the URL {redact(url)} has a query, which files of a folder cannot have: "
+                    "give plain URLs"
                 )
             entries.append(f"{quote(path)}:{files.sizes[place]}:{labels[folders[place]]}")
         mark = hashlib.blake2b(
             "\0".join(files.marks[first:last]).encode(), digest_size=16
         ).hexdigest()
-        bundles.append((_MARK + _BETWEEN.join(entries), sum(files.sizes[first:last]), mark))
-    paths, sizes, marks = zip(*bundles, strict=True)
+        groups.append((_MARK + _BETWEEN.join(entries), sum(files.sizes[first:last]), mark))
+    paths, sizes, marks = zip(*groups, strict=True)
     return Listing(files.root, paths, sizes, marks)
 
 
 def parse_group(url: str) -> tuple[str, list[File]]:
-    """The folder that all files share, and the files of a bundle."""
+    """Return the common folder, and the files of a group."""
     root, _, entries = url.partition(_MARK)
     files = []
     for entry in entries.split(_BETWEEN):
@@ -75,7 +78,7 @@ def _folder_name(url: str) -> str:
 
 
 def _cuts(sizes: Sequence[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where bundles begin and end in the listing."""
+    """Yield begin and end of each group in the listing."""
     first = held = 0
     for place, size in enumerate(sizes):
         held += size

@@ -1,8 +1,8 @@
-"""Folders of files, each a sample: images in one folder a class, or files of any kind as bytes.
+"""Read folders of files, each a sample: images by class, or files of any kind as bytes.
 
-Owns the fields of such a sample. Nothing is opened for the index: names and sizes are those of one listing, and a file
-that is gone or of another size when it is read is a fault of its own sample. Files lie together in bundles, each one
-block.
+Owns the fields of a sample. The index opens no file: names and sizes come from one listing. A file
+that is missing, or of another size, when it is read is a fault of its own sample. Files lie in
+groups (`file_groups`), each one block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
 
 SUFFIXES = "suffixes"
-"""The option: ends of names of the files of a folder."""
+"""The option: ends of the names of files to take from a folder."""
 
 _AT_ONCE = 16
 
@@ -53,12 +53,12 @@ class Files(Format):
     encoding: str | None = None
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """The files in bundles of about `block_bytes`."""
+        """Return the files in groups of about `block_bytes`."""
         suffixes = tuple(suffix.lower() for suffix in options.get(SUFFIXES, self.suffixes))
         return group_files(find_shards(urls, suffixes, storage), block_bytes)
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
-        """Those of the bundle."""
+        """Return the files of a group."""
         root, files = parse_group(url)
         return [(root + file.path, file.size) for file in files]
 
@@ -67,9 +67,11 @@ class Files(Format):
         return single_block(shard.size, len(files), shard.size)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """Columns for the file's bytes, its `path` below the folder that all files share, `size`, the `class` that its
-        folder is named after, and `label`, the number of that. `__file__` is its URL, `__offset__` always 0. The bytes
-        are null where there is a `__fault__`.
+        """Return the file's bytes and the columns `path`, `size`, `class` and `label`.
+
+        `path` is below the folder that all files share, `class` the name of the file's folder,
+        `label` the number of that class. `__file__` is the file's URL, `__offset__` is 0. The bytes
+        are null if there is a `__fault__`.
         """
         root, files = parse_group(shard.url)
         wanted = check_columns(shard, (self.contents, "path", "size", "class", "label"), columns)
@@ -101,7 +103,10 @@ FORMAT = Files()
 def _contents(
     storage: Storage, root: str, files: Sequence[File]
 ) -> list[tuple[bytes | None, str | None]]:
-    """Of each file its bytes, or why they cannot be had. DataError where that may pass: all are to be read again."""
+    """Return the bytes of each file, or the reason why it cannot be read.
+
+    DataError if a retry may help: the whole block is then read again.
+    """
 
     def one(file: File) -> tuple[bytes | None, str | None]:
         try:
@@ -113,7 +118,8 @@ def _contents(
         if len(data) != file.size:
             return (
                 None,
-                f"the file changed since it was indexed: {file.size} bytes then, {len(data)} now",
+                f"the file changed since it was indexed: it had {file.size} bytes then, "
+                f"{len(data)} now",
             )
         return data, None
 
@@ -123,11 +129,8 @@ def _contents(
         return list(pool.map(one, files))
 
 
-# Folders of images, one folder a class.
-
-
 class Images(Files):
-    """Files as `files` has them, but for their contents: field `image`, decoded as one."""
+    """Image files: as `Files`, but for the bytes, which are field `image` and decoded as one."""
 
     name = "images"
     suffixes = (
@@ -145,7 +148,7 @@ class Images(Files):
         ".gif",
     )
     contents = "image"
-    encoding = "jpg"  # whose decoder takes every kind of image
+    encoding = "jpg"  # its decoder takes every kind of image
 
 
 IMAGES = Images()

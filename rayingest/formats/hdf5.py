@@ -1,8 +1,8 @@
-"""HDF5: the rows of all data sets of a file are samples, a field each.
+"""Read HDF5: the rows of all datasets of a file are samples, a field per dataset.
 
-Owns which data sets are fields, and the range of rows that is a block; h5py reads them
-(https://www.hdfgroup.org/solutions/hdf5). Blocks are whole chunks of the file where it has them, so that none is
-unpacked twice. Checksums are verified where the writer chose to have them (`fletcher32`).
+Owns which datasets are fields, and which rows are a block; h5py reads them
+(https://www.hdfgroup.org/solutions/hdf5). Blocks are whole chunks of the file, if it has chunks, so
+that no chunk is decompressed twice. Checksums are verified if the writer made them (`fletcher32`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.util.optional import import_optional
 
 FIELDS = "fields"
-"""The option: which data sets are fields."""
+"""The option: which datasets are fields."""
 
 _VARIABLE = 64
-"""What a value of variable length is taken to have, in bytes, before it is read."""
+"""The assumed bytes of a value of variable length, before it is read."""
 
 
 class Hdf5(Format):
@@ -36,12 +36,13 @@ class Hdf5(Format):
     option_names = (FIELDS,)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        with _opened(shard) as file:
+        with _open(shard) as file:
             fields = _fields(shard, file)
             rows = {name: len(data) for name, data in fields.items()}
             if len(set(rows.values())) != 1:
                 raise ConfigError(
-                    f"{shard.safe_url}: its data sets differ in rows; name those of one length, {FIELDS}=[...]: {rows}"
+                    f"the datasets of {shard.safe_url} differ in length: {rows}; choose datasets "
+                    f"of one length with {FIELDS}=[...]"
                 )
             nbytes = sum(_row_bytes(data) for data in fields.values())
             chunks = {data.chunks[0] for data in fields.values() if data.chunks}
@@ -49,8 +50,11 @@ class Hdf5(Format):
             return row_blocks(next(iter(rows.values())), nbytes, block_bytes, together)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The data sets by their paths, or those asked for in that order, and `__offset__`: the row."""
-        with _opened(shard) as file:
+        """Return the datasets by path, or those asked for in that order, with `__offset__`.
+
+        `__offset__` is the row.
+        """
+        with _open(shard) as file:
             fields = _fields(shard, file)
             names = check_columns(shard, list(fields), columns)
             return [
@@ -63,7 +67,7 @@ FORMAT = Hdf5()
 
 
 def _fields(shard: Shard, file: Any) -> dict[str, Any]:
-    """The data sets that are fields: those that were named, else all that have rows."""
+    """Return the datasets that are fields: the chosen ones, else all that have rows."""
     h5py = import_optional("h5py", "hdf5", "reading HDF5")
     found: dict[str, Any] = {}
 
@@ -77,13 +81,15 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
     if missing or not found:
         there = ", ".join(map(repr, found)) or "none"
         raise ConfigError(
-            f"{shard.safe_url}: no data set {missing[0] if missing else ''!r} with rows; there are {there}"
+            f"there is no dataset {missing[0] if missing else ''!r} with rows in {shard.safe_url}; "
+            f"there are {there}"
         )
     fields = {name: found[name] for name in wanted} if wanted else found
     for name, data in fields.items():
         if data.is_virtual or data.external:
             raise ConfigError(
-                f"{shard.safe_url}: {name!r} is a view of other files; read those, or name others, {FIELDS}=[...]"
+                f"the dataset {name!r} of {shard.safe_url} is a view of other files: read those, "
+                f"or choose others with {FIELDS}=[...]"
             )
         if not data.dtype.hasobject:
             check_rows(shard, repr(name), data.dtype, data.shape[1:])
@@ -92,8 +98,8 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
         if not (text or h5py.check_vlen_dtype(data.dtype) is not None) or len(data.shape) > 1:
             held = "several values of variable length" if text else str(data.dtype)
             raise ConfigError(
-                f"{shard.safe_url}: {name!r} holds {held} a row, "
-                f"which is not read; name others, {FIELDS}=[...]"
+                f"the dataset {name!r} of {shard.safe_url} holds {held} per row, which is not "
+                f"supported: choose others with {FIELDS}=[...]"
             )
     return fields
 
@@ -111,7 +117,7 @@ def _row_bytes(data: Any) -> int:
 
 
 @contextmanager
-def _opened(shard: Shard) -> Iterator[Any]:
+def _open(shard: Shard) -> Iterator[Any]:
     h5py = import_optional("h5py", "hdf5", "reading HDF5")
     with shard.storage.translate_errors(shard.url), shard.open() as source:
         try:
@@ -120,4 +126,4 @@ def _opened(shard: Shard) -> Iterator[Any]:
         except (OSError, RuntimeError, KeyError, ValueError) as error:
             if isinstance(error, ConfigError) or getattr(error, "errno", None):
                 raise
-            raise shard.error(f"damaged HDF5 file, or none: {error}", 0) from error
+            raise shard.error(f"damaged HDF5 file, or not HDF5: {error}", 0) from error

@@ -1,7 +1,7 @@
-"""Features of Hugging Face datasets in Arrow tables: images, audio, video and arrays of one shape as what they are.
+"""Convert features of Hugging Face datasets in Arrow tables: media and arrays of one shape.
 
-Owns what the schema's metadata say of columns (https://huggingface.co/docs/datasets, `Features`): media are kept as a
-struct of bytes and a path, arrays as lists of lists. Other columns are as Arrow has them.
+Owns what the schema's metadata (https://huggingface.co/docs/datasets, `Features`) say of columns:
+media are a struct of bytes and a path, arrays are lists of lists. Other columns stay as they are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MEDIA = {"Image", "Audio", "Video"}
 
 
 def convert_features(table: pa.Table) -> pa.Table:
-    """The table with columns of bytes, or of arrays' bytes, in the place of structs and nested lists.
+    """Return the table with columns of bytes instead of structs and nested lists.
 
-    DataError where media are not in the table but in files that it names.
+    DataError if the table names media files instead of holding them.
     """
     features = (
         json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
@@ -36,7 +36,7 @@ def convert_features(table: pa.Table) -> pa.Table:
         if kind in _MEDIA and pa.types.is_struct(table.schema.field(name).type):
             table = table.set_column(place, name, _media(name, table.column(name)))
             if kind == "Image":
-                encodings[name] = "jpg"  # whose decoder takes every kind of image
+                encodings[name] = "jpg"  # its decoder takes every kind of image
         elif kind in {"Array2D", "Array3D", "Array4D", "Array5D"}:
             shape, dtype = feature["shape"], np.dtype(feature["dtype"])
             column = _arrays(table.column(name), shape, dtype)
@@ -47,19 +47,19 @@ def convert_features(table: pa.Table) -> pa.Table:
 
 
 def _media(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow.compute as pc  # slow to import, for a case that most readers of Parquet never meet
+    import pyarrow.compute as pc  # slow to import, and rarely needed
 
     data, path = pc.struct_field(column, "bytes"), pc.struct_field(column, "path")
     elsewhere = pc.and_(pc.is_null(data), pc.is_valid(path))
     if pc.any(elsewhere).as_py():
         raise DataError(
-            f"field {name!r} names a file and does not hold it: write the data with its media embedded"
+            f"field {name!r} names a file instead of holding it: write the data with embedded media"
         )
     return data
 
 
 def _arrays(column: pa.ChunkedArray, shape: list[Any], dtype: np.dtype[Any]) -> pa.Array | None:
-    """The bytes of each array, None where they are not all there or not of this shape."""
+    """Return the bytes of each array, or None if a value is missing or has another shape."""
     values = column.combine_chunks()
     while pa.types.is_list(values.type):
         if values.null_count:

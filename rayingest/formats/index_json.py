@@ -1,7 +1,7 @@
-"""Folders with a file of JSON that names their shards: the `index.json` of MosaicML's MDS and of LitData, and others.
+"""Read folders whose JSON file names their shards: the `index.json` of MDS and LitData, and others.
 
-Owns what such an index decides: a shard that it names and that is not there is an error, one that it does not name is
-not read. What stands in the JSON is known to the format.
+Owns what such an index decides: a shard that it names and that is missing is an error, and a shard
+that it does not name is not read. What is in the JSON is known to the format.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = logging.getLogger("rayingest")
 class Entry:
     """What an index says of one shard.
 
-    `sizes`: its bytes, where they are known, by the name below the folder; of several names, as of a plain and a
-    compressed file, the first that is there is read. `samples`: -1 where it does not say. `hashes`: of its plain
-    contents, hexadecimal, by algorithm.
+    `sizes`: its bytes (None if unknown) by its name below the folder. If there are several names,
+    such as a plain and a compressed file, the first that exists is read. `samples`: -1 if unknown.
+    `hashes`: of its uncompressed contents, hexadecimal, by algorithm.
     """
 
     sizes: Mapping[str, int | None]
@@ -42,14 +42,18 @@ class Entry:
 
 
 Parse = Callable[[Any], Sequence[Entry]]
-"""The entries of a parsed index. KeyError, TypeError, ValueError or AttributeError for what is none."""
+"""Return the entries of a parsed index.
+
+KeyError, TypeError, ValueError or AttributeError if it is not an index.
+"""
 
 
 def list_indexed(
     urls: Urls, suffixes: Sequence[str], storage: Storage, parse: Parse, index_name: str = INDEX
 ) -> Listing:
-    """The shards that `urls` names, in the order of `list_shards`; in and below a folder with an index, those that it
-    names, in its order.
+    """Return the shards that `urls` names, in the order of `list_shards`.
+
+    In and below a folder with an index, these are the shards that the index names, in its order.
     """
     found = find_shards(urls, (*suffixes, "/" + index_name), storage)
     indexed = {
@@ -62,7 +66,7 @@ def list_indexed(
         folder for folder in indexed if not any(above in indexed for above in _folders(folder[:-1]))
     }
     by_folder = {
-        folder: dict.fromkeys(_named(storage, folder, index_name, shards, parse))
+        folder: dict.fromkeys(_shards_of_index(storage, folder, index_name, shards, parse))
         for folder in sorted(tops)
     }
     folder_of = {url: folder for folder, named in by_folder.items() for url in named}
@@ -72,20 +76,28 @@ def list_indexed(
         if url not in folder_of and any(folder in tops for folder in _folders(url))
     }
     if left:
-        # As where a writer has kept what it compressed.
+        # Such as the plain files that a writer kept after it compressed them.
         twins = {
             folder + name
             for folder in tops
             for entry in parse(folder_index(storage, folder, index_name))
             for name in entry.sizes
         }
-        _log_if_any(logging.INFO, "not read, since another file of the same shard is", left & twins)
-        _log_if_any(logging.WARNING, f"not read, since no {index_name} names them", left - twins)
+        _log_if_any(
+            logging.INFO,
+            "these files are not read, since another file of the same shard is",
+            left & twins,
+        )
+        _log_if_any(
+            logging.WARNING,
+            f"these files are not read, since no {index_name} names them",
+            left - twins,
+        )
     in_turn = {folder: iter(named) for folder, named in by_folder.items()}
     read = (url for url in shards if url not in left)
     chosen = [shards[next(in_turn[folder_of[url]]) if url in folder_of else url] for url in read]
     if not chosen:
-        raise ConfigError(f"no shard in {redact(str(urls))}: its {index_name} names none")
+        raise ConfigError(f"there is no shard in {redact(str(urls))}: its {index_name} names none")
     return Listing.of(chosen)
 
 
@@ -98,7 +110,7 @@ def _log_if_any(level: int, what: str, urls: Collection[str]) -> None:
 
 
 def find_entry(shard: Shard, parse: Parse) -> Entry | None:
-    """What the index in the shard's folder says of it; None where there is none, or it does not name the shard."""
+    """Return what the index in the shard's folder says of it, or None."""
     folder, _, name = within_url(shard.url).rpartition("/")
     is_chain = "::" in shard.url and local_path(shard.url) is None
     return (
@@ -108,7 +120,7 @@ def find_entry(shard: Shard, parse: Parse) -> Entry | None:
 
 @lru_cache(maxsize=64)
 def folder_index(storage: Storage, folder: str, index_name: str = INDEX) -> Any:
-    """The parsed index of a folder, whose URL ends in "/"; None where there is none."""
+    """Return the parsed index of a folder, whose URL ends in "/", or None."""
     data = storage.read_if_exists(folder + index_name)
     with translate_index_errors(folder + index_name):
         return None if data is None else json.loads(data)
@@ -124,17 +136,17 @@ def _by_name(storage: Storage, folder: str, parse: Parse) -> dict[str, Entry]:
 
 
 def _folders(url: str) -> Iterator[str]:
-    """All folders above, each ending in "/"."""
+    """Yield all folders above, each ending in "/"."""
     end = url.rfind("/")
     while end > 0:
         yield url[: end + 1]
         end = url.rfind("/", 0, end)
 
 
-def _named(
+def _shards_of_index(
     storage: Storage, folder: str, index_name: str, shards: Mapping[str, FileInfo], parse: Parse
 ) -> Iterator[str]:
-    """URLs of the shards that the folder's index names."""
+    """Yield the URLs of the shards that the folder's index names."""
     index = folder_index(storage, folder, index_name)
     with translate_index_errors(folder + index_name):
         entries = parse(index)
@@ -143,15 +155,17 @@ def _named(
         if there is None:
             name = next(iter(entry.sizes))
             raise DataError(
-                f"{index_name} names the shard, and it is not there",
+                f"the shard is missing, and {index_name} names it: copy it, or build the index "
+                "again",
                 shard=redact(folder + name),
                 offset=0,
             )
         size, expected = shards[there].size, entry.sizes[there.removeprefix(folder)]
         if expected is not None and size != expected:
             reason = (
-                f"the shard has {size} bytes, and {expected} by its {index_name}: "
-                "it is cut off or was written again"
+                f"the shard has {size} bytes, and {expected} by its {index_name}: it is cut off, "
+                "or "
+                "was written again"
             )
             raise DataError(reason, shard=redact(there), offset=min(size, expected))
         yield there
@@ -159,9 +173,9 @@ def _named(
 
 @contextmanager
 def translate_index_errors(url: str) -> Iterator[None]:
-    """Inside, what is wrong with an index becomes an error that names it."""
+    """Raise DataError, which names the index, for the errors of `Parse`."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"not an index that is known: {type(error).__name__}: {error}"
+        reason = f"not a known kind of index: {type(error).__name__}: {error}"
         raise DataError(reason, shard=redact(url), offset=0) from error

@@ -1,7 +1,7 @@
-"""Data sets that are functions of an index: no files, no bytes, nothing to fetch. A block is all indices there are.
+"""Describe datasets that are functions of an index: no files, no bytes, one block of all indices.
 
-The raw table has a row an index and takes no memory: `__number__` is a column of nulls, whose values are the numbers of
-its rows. Owns that convention; who makes a sample of an index is a transform's business.
+The raw table has a row per index and takes no memory: `__number__` is a column of nulls, whose
+values are the numbers of the rows. Owns that convention; a transform makes the sample of an index.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
 
 NUMBER = "__number__"
-"""The column of a row's number."""
+"""The column of row numbers."""
 
 
-class _Indices(Format):
+class _IndexOnly(Format):
     name = "index_only"
     suffixes = ()
     option_names = ("samples",)
     opens_shards = False
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """One, by the name that stands for it."""
+        """Return one shard, named as the dataset."""
         return Listing("", (str(urls),), (int(options["samples"]),), ("",))
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
-        """None."""
+        """Return []."""
         return []
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
@@ -45,4 +45,4 @@ class _Indices(Format):
         ]
 
 
-FORMAT = _Indices()
+FORMAT = _IndexOnly()

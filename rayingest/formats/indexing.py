@@ -1,7 +1,7 @@
-"""From a listing of shards to the manifest: each shard indexed on its own, in any order and anywhere, then joined.
+"""Build the manifest of a listing: index each shard alone, then join the results.
 
-`index_shard` is a pure function of its arguments and of the shard, so it runs in a thread here and in a task
-elsewhere alike. Keeping a manifest is the business of `storage.index_cache`.
+`index_shard` is a pure function of its arguments and the shard, so that it runs in a thread or in a
+task, in any order. Caching a manifest is the business of `storage.index_cache`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def index_shard(format_: Format, shard: Shard, block_bytes: int) -> ShardBlocks:
 
 
 def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) -> Manifest:
-    """The manifest of all shards, in the order of the listing; ConfigError when there is no sample in any."""
+    """Return the manifest of all shards, in the order of the listing.
+
+    ConfigError if no shard has a sample.
+    """
     if len(blocks_per_shard) != len(listing):
         raise ValueError(f"{len(blocks_per_shard)} shards indexed of {len(listing)} listed")
     manifest = Manifest.join(
@@ -35,7 +38,7 @@ def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) ->
     )
     if not manifest.num_samples:
         raise ConfigError(
-            f"no sample in any of the {len(listing)} shards in {redact(listing.root)}"
+            f"there is no sample in any of the {len(listing)} shards in {redact(listing.root)}"
         )
     return manifest
 
@@ -49,7 +52,7 @@ class IndexScan:
 
     @classmethod
     def of(cls, cache: IndexCache) -> IndexScan:
-        """Return the scan that makes the index for this cache; ConfigError for an unknown format."""
+        """Return the scan for this cache; ConfigError for an unknown format."""
         return cls(cache, get_format(cache.format_name))
 
     @property

@@ -1,7 +1,8 @@
-"""Data sets that are iterated: no files, but an iterable a shard, which gives its samples one after the other.
+"""Read datasets by iterating them: a shard is an iterable instead of a file.
 
-Owns how many of a shard's samples are a block, in calls of `next`; the last block of a shard whose samples were counted
-has one call more, which finds the end. How shards are iterated, and what is in a sample, is known to the `source`.
+Owns how many samples are a block, in calls of `next`. The last block of a shard whose samples were
+counted has one call more, which finds the end. How to iterate a shard, and what a sample is, is
+known to the `source`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
 
 SAMPLE = "sample"
-"""The column of samples, in whatever form the source gives them."""
+"""The column of samples, in the form that the source gives them."""
 
 SOURCE, LENGTHS, VERSION = "source", "lengths", "version"
-"""The options: who iterates; how many samples each shard has, where they need not be counted; the data's version."""
+"""The options: the `Source`; the samples of each shard, to skip counting; the data's version."""
 
 _LOOKED_AT = 16
 
@@ -44,10 +45,13 @@ class Source(Protocol):
     def shards(self) -> int: ...
 
     def sizes(self, shard: int, most: int | None) -> np.ndarray:
-        """int64: what each of the shard's samples takes in memory, of the first `most` or of all."""
+        """Return the bytes in memory of the shard's first `most` samples, or of all: int64[n]."""
 
     def take(self, shard: int, begin: int, end: int) -> list[bytes]:
-        """The shard's samples from `begin` to `end`, fewer where it has ended before. DataError names what failed."""
+        """Return the shard's samples from `begin` to `end`, fewer if it ends before.
+
+        DataError names what failed.
+        """
 
 
 class _Iterables(Format):
@@ -56,7 +60,7 @@ class _Iterables(Format):
     option_names = (SOURCE, LENGTHS, VERSION)
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """So many as the source has, by their numbers."""
+        """Return the shards of the source, named by their numbers."""
         count = _source(options).shards
         sizes = tuple(options.get(LENGTHS) or [0] * count)
         return Listing(
@@ -64,7 +68,7 @@ class _Iterables(Format):
         )
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
-        """None."""
+        """Return []."""
         return []
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
@@ -78,7 +82,7 @@ class _Iterables(Format):
         )
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """Columns `sample` and `__offset__`, the sample's number in its shard."""
+        """Return the columns `sample` and `__offset__`: the sample's number in its shard."""
         tables = []
         for begin, end, samples in blocks:
             taken = _source(shard.options).take(_number(shard), begin, end)
@@ -87,12 +91,10 @@ class _Iterables(Format):
             except DataError as error:
                 if LENGTHS in shard.options:
                     ends = begin + len(taken)
-                    reason = f"lengths promised {shard.size} samples, and the iterable ends before sample {ends}"
-                    raise shard.error(
-                        f"{reason}: give as many as there are, or no lengths", ends
-                    ) from None
+                    reason = f"lengths gives {shard.size} samples, the iterable ends before sample {ends}"
+                    raise shard.error(f"{reason}: correct lengths, or leave it out", ends) from None
                 raise error.saying(
-                    f"{error.reason}; with another version= it is counted again"
+                    f"{error.reason}; give another version= to count again"
                 ) from None
             offsets = pa.array(np.arange(begin, begin + samples))
             tables.append(raw_table(shard, {SAMPLE: bytes_column(taken), OFFSET: offsets}))
@@ -111,7 +113,10 @@ def _number(shard: Shard) -> int:
 
 
 def _blocks(sizes: np.ndarray, block_bytes: int, calls: int) -> ShardBlocks:
-    """Samples of these sizes in blocks of about so many bytes; `calls`: where the last of them ends."""
+    """Return blocks of about `block_bytes`, for samples of these sizes.
+
+    `calls`: where the last block ends.
+    """
     if not len(sizes):
         return ShardBlocks(*np.zeros((4, 0), np.int64))
     first = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // block_bytes, prepend=-1))

@@ -1,9 +1,10 @@
-"""Fields of JSON objects as Arrow columns of types that were given.
+"""Turn fields of JSON objects into Arrow columns of given types.
 
-Two ways to the same values. One goes through Python's own objects, as `json` makes them, and says what is wrong. The
-other has simdjson (https://simdjson.org) write lists of numbers straight into memory, about five times as fast; it is
-taken, line by line, where that library is installed and nothing about the line could make it differ: it lets lists in
-lists run together, and of two fields of one name it takes the first. Whatever it refuses, the first way decides.
+There are two ways, with equal results. The exact way uses Python's `json` and reports what is
+wrong. The fast way lets simdjson (https://simdjson.org) write lists of numbers straight into
+memory, about five times as fast. It is used for a line if the library is installed and the line
+cannot make the two differ: simdjson flattens nested lists, and takes the first of two fields with
+one name. The exact way decides whatever the fast way refuses.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ import pyarrow as pa
 from rayingest.errors import ConfigError, DataError
 
 Wrong = Callable[[int, str], DataError]
-"""The error of a line, by its number, that says this."""
+"""Return the error of a line, given its number and the reason."""
 
 _LIST = "list<"
 _PYTHON = {"bool": (bool,), "string": (str,), "i": (int,), "u": (int,), "d": (int, float)}
-"""What values must be, by type, or by what numbers are collected as."""
+"""The Python types of values, by Arrow type or by the letter in `_Field.wide`."""
 _WIDE = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64), "d": np.dtype(np.float64)}
 
 
 @dataclass(frozen=True)
 class _Field:
-    """`kind` is that of a value, or of a list's items; `wide` what numbers are collected as, "" for others."""
+    """A field and its type.
+
+    `kind`: the type of a value, or of the items of a list. `wide`: the letter of the wide type in
+    which numbers are collected, "" if they are not numbers.
+    """
 
     name: str
     kind: pa.DataType
@@ -40,50 +45,51 @@ class _Field:
 
     @property
     def key(self) -> bytes:
-        """How a line says the name, if it does not go out of its way."""
+        """The bytes by which a line usually names the field."""
         return json.dumps(self.name, ensure_ascii=False).encode()
 
     def exact(self, value: Any) -> Any:
-        """A value as `json` gives it, numbers as what they are collected as, a list as an array; ValueError where it is
-        not of the type.
+        """Check a value from `json`: numbers in their wide type, a list as an array.
+
+        ValueError if the value is not of the type.
         """
         if value is None:
             return None
         items = value if self.is_list else [value]
         wanted = _PYTHON[self.wide or str(self.kind)]
         if type(items) is not list or any(type(item) not in wanted for item in items):
-            raise ValueError(f"field {self.name!r}: {_shortened(value)} is no {self}")
+            raise ValueError(f"field {self.name!r}: {_shorten(value)} is not {self}")
         if self.wide:
             try:
                 numbers = np.array(items, _WIDE[self.wide])
             except OverflowError:
                 raise ValueError(
-                    f"field {self.name!r}: {_shortened(value)} is beyond {self.kind}"
+                    f"field {self.name!r}: {_shorten(value)} is out of range for {self.kind}"
                 ) from None
-            return numbers if self.is_list else self._fitting(numbers).item()
+            return numbers if self.is_list else self._narrow(numbers).item()
         if isinstance(value, str):
-            value.encode()  # not every string that JSON can write has a UTF-8 form
+            value.encode()  # some strings of JSON have no UTF-8 form
         return value
 
     def fast(self, value: Any) -> Any:
-        """The same of a value as simdjson gives it; raises whatever it does."""
+        """Convert a value from simdjson; raises whatever simdjson raises."""
         if not self.is_list:
             return self.exact(value)
         return np.frombuffer(value.as_buffer(of_type=self.wide), _WIDE[self.wide])
 
     def column(self, values: Sequence[Any], wrong: Wrong) -> pa.Array:
-        """The values one below the other; DataError for a list with a number that the type cannot hold."""
+        """Return the values as a column; DataError for a list with a number out of range."""
         if not self.is_list:
             return pa.array(values, self.kind)
         absent = np.array([value is None for value in values], bool)
         none = np.zeros(0, _WIDE[self.wide])
         parts = [none if value is None else value for value in values]
         try:
-            flat = self._fitting(np.concatenate([none, *parts]))
+            flat = self._narrow(np.concatenate([none, *parts]))
         except ValueError:
             for number, part in enumerate(parts):
                 try:
-                    self._fitting(part)
+                    self._narrow(part)
                 except ValueError as error:
                     raise wrong(number, str(error)) from None
             raise
@@ -92,20 +98,22 @@ class _Field:
             pa.array(offsets, mask=np.append(absent, False)), pa.array(flat)
         )
 
-    def _fitting(self, numbers: np.ndarray) -> np.ndarray:
-        """Collected numbers in the type's own width; ValueError where one is beyond it."""
+    def _narrow(self, numbers: np.ndarray) -> np.ndarray:
+        """Return collected numbers in the field's own type; ValueError if one is out of range."""
         narrow = np.dtype(self.kind.to_pandas_dtype())
         if self.wide == "d":
             with np.errstate(over="ignore"):
                 cast = numbers.astype(narrow)
-            beyond = numbers[np.isinf(cast) & np.isfinite(numbers)]
-            if len(beyond):
-                raise ValueError(f"field {self.name!r}: {beyond[0]} is beyond {self.kind}")
+            outside = numbers[np.isinf(cast) & np.isfinite(numbers)]
+            if len(outside):
+                raise ValueError(
+                    f"field {self.name!r}: {outside[0]} is out of range for {self.kind}"
+                )
             return cast
         limits = np.iinfo(narrow)
-        beyond = numbers[(numbers < limits.min) | (numbers > limits.max)]
-        if len(beyond):
-            raise ValueError(f"field {self.name!r}: {beyond[0]} is beyond {self.kind}")
+        outside = numbers[(numbers < limits.min) | (numbers > limits.max)]
+        if len(outside):
+            raise ValueError(f"field {self.name!r}: {outside[0]} is out of range for {self.kind}")
         return numbers.astype(narrow)
 
     def __str__(self) -> str:
@@ -113,16 +121,17 @@ class _Field:
 
 
 def check_types(types: Mapping[str, str]) -> None:
-    """ConfigError for a type that these columns cannot have."""
+    """Raise ConfigError for a type that is not supported."""
     _fields(types)
 
 
 def typed_columns(
     lines: Sequence[bytes], types: Mapping[str, str], wrong: Wrong
 ) -> dict[str, pa.Array]:
-    """These fields of the objects that the lines are, a row a line, null where a line has no such field, or null.
+    """Return these fields of the lines' objects as columns, a row per line.
 
-    Raises DataError for a line that is no JSON object or has a value of another type.
+    A row is null if its line lacks the field or holds null. DataError for a line that is no JSON
+    object, or that has a value of another type.
     """
     fields = _fields(types)
     read = _Reader(fields)
@@ -131,7 +140,7 @@ def typed_columns(
         try:
             values.append(read(line))
         except (ValueError, RecursionError) as error:
-            raise wrong(number, f"no JSON object of the types given: {error}") from error
+            raise wrong(number, f"not a JSON object with the given types: {error}") from error
     columns = zip(*values, strict=True) if values else ([] for _ in fields)
     return {
         field.name: field.column(list(column), wrong)
@@ -140,7 +149,7 @@ def typed_columns(
 
 
 class _Reader:
-    """A line's values, in the fields' order."""
+    """Read the values of one line, in the order of the fields."""
 
     def __init__(self, fields: Sequence[_Field]) -> None:
         self._fields = fields
@@ -160,7 +169,7 @@ class _Reader:
                 return self._fast(line)
         document = json.loads(line)
         if type(document) is not dict:
-            raise ValueError(f"{_shortened(document)} is no object")
+            raise ValueError(f"{_shorten(document)} is not an object")
         return [field.exact(document.get(field.name)) for field in self._fields]
 
     def _fast(self, line: bytes) -> list[Any]:
@@ -181,13 +190,14 @@ def _fields(types: Mapping[str, str]) -> list[_Field]:
         wide = "i" if signed else "u" if unsigned else "d" if pa.types.is_floating(kind) else ""
         if not wide and (is_list or str(kind) not in _PYTHON):
             raise ConfigError(
-                f"types: field {name!r} cannot be {text!r}; it can be 'bool', 'string', a number, as in 'int32' and "
-                "'float64', or a list of them, as in 'list<int32>'"
+                f"types: the type {text!r} of field {name!r} is not supported; give 'bool', "
+                "'string', a "
+                "number such as 'int32' or 'float64', or a list of numbers such as 'list<int32>'"
             )
         fields.append(_Field(name, kind, is_list, wide))
     return fields
 
 
-def _shortened(value: Any, most: int = 40) -> str:
+def _shorten(value: Any, most: int = 40) -> str:
     text = repr(value)
     return text if len(text) <= most else text[:most] + "..."

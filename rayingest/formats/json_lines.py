@@ -1,9 +1,10 @@
-"""JSON Lines (https://jsonlines.org): one sample a line, lines of white space left out.
+"""Read JSON Lines (https://jsonlines.org): a sample per line; lines of white space are no samples.
 
-Owns where lines begin and end, and nothing of JSON: a line that is no valid JSON, so also one that is cut off, is found
-when it is decoded, or where `types` are given when its block is read (`json_columns`). Blocks of plain files are byte
-ranges between lines; a `.gz` or `.zst` file is one block. Nothing in a plain file tells how many lines there should be:
-one that ends between two of them before it is first indexed is whole as far as anyone can see.
+Owns where lines begin and end. A line that is no valid JSON, such as one that is cut off, is an
+error when it is decoded, or with `types` when its block is read (`json_columns`). Blocks of plain
+files are byte ranges between lines; a `.gz` or `.zst` file is one block. Nothing in a plain file
+says how many lines it should have: a file that is cut between two lines before it is first indexed
+passes as whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rayingest.storage.arrow import binary_column, int64_column
 
 LINE = "__json__"
 TYPES = "types"
-"""The option: types by field, as `json_columns` has them; then these fields alone are columns."""
+"""The option: types by field, as in `json_columns`; then only these fields are columns."""
 
 _CHUNK = 4 << 20
 _PLAIN = (".jsonl", ".ndjson", ".json")
@@ -64,16 +65,18 @@ class JsonLines(Format):
         return builder.finish()
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """Columns `__json__` (binary: the line without its end) and `__offset__`: the byte at which the line begins,
-        in a compressed file the line's number from 0, blank lines counted. Lines come whole whatever `columns` says.
-        With `types`, columns of these instead of `__json__`, or those of them that are asked for.
+        """Return the columns `__json__` (binary: the line without its end) and `__offset__`.
+
+        `__offset__` is the byte at which the line begins; in a compressed file, the number of the
+        line from 0, blank lines counted. Lines are whole, whatever `columns` says. With `types`,
+        the wanted fields are columns instead.
         """
         if compression_of(shard.url):
             return [
                 _table(shard, list(_lines(decompress(shard))), block, None, columns)
                 for block in blocks
             ]
-        # With the byte before each block, which must be the end of a line.
+        # The byte before each block must be a line end, or the file has changed.
         pieces = shard.ranges([(max(begin - 1, 0), end) for begin, end, _ in blocks])
         tables = []
         for block, piece in zip(blocks, pieces, strict=True):
@@ -91,7 +94,7 @@ FORMAT = JsonLines()
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a stream, without their ends."""
+    """Yield the lines of a stream, without their ends."""
     parts: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -105,13 +108,16 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _table(
     shard: Shard, lines: Sequence[bytes], block: Block, begin: int | None, columns: Columns
 ) -> pa.Table:
-    """The lines that are samples. `begin`: the byte at which the first line stands, None to number lines instead."""
+    """Return the lines that are samples as a raw table.
+
+    `begin`: the byte at which the first line stands; None to number lines instead.
+    """
     lengths = np.fromiter(map(len, lines), np.int64, len(lines))
     offsets = (
         np.arange(len(lines)) if begin is None else begin + np.cumsum(lengths + 1) - lengths - 1
     )
-    kept = [i for i, line in enumerate(lines) if line and not line.isspace()]
-    samples, offsets = [lines[i].removesuffix(b"\r") for i in kept], offsets[kept]
+    numbers = [i for i, line in enumerate(lines) if line and not line.isspace()]
+    samples, offsets = [lines[i].removesuffix(b"\r") for i in numbers], offsets[numbers]
     check_samples(shard, block, len(samples))
     types = shard.options.get(TYPES)
     if types:

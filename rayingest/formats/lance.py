@@ -1,9 +1,9 @@
-"""Lance: a data set at one of its versions is a shard, and a block a run of its rows.
+"""Read Lance: a dataset at one of its versions is a shard, a block is a run of its rows.
 
-Owns which version is meant: a shard is the manifest file of that version (`_versions/N.manifest`, or 2^64-1-N in twenty
-digits: https://lance.org/format/table/), so what is committed later is another data set, and no change to this one.
-pylance reads, without the rows deleted; it opens files by itself, so they must be local. Its checks are what damage is
-known by.
+Owns which version is meant: a shard is the manifest file of that version (`_versions/N.manifest`,
+or 2^64-1-N in twenty digits: https://lance.org/format/table/), so a later commit makes another
+shard, not a changed one. pylance reads the rows, without deleted ones; it opens files by itself, so
+they must be local. Damage is what pylance detects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rayingest.storage.urls import Listing, Urls, list_shards
 from rayingest.util.optional import import_optional
 
 VERSION = "version"
-"""The option: which version of each data set; by default its last."""
+"""The option: which version of each dataset; by default the last."""
 
 _VERSIONS, _SUFFIX = "/_versions/", ".manifest"
 
@@ -52,7 +52,7 @@ class Lance(Format):
     option_names = (VERSION,)
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """Each data set at its last version, or the one asked for."""
+        """Return each dataset at its last version, or at the given one."""
         there = list_shards(urls, suffixes=self.suffixes, storage=storage)
         versions: dict[str, dict[int, FileInfo]] = {}
         for number, (size, mark) in enumerate(zip(there.sizes, there.marks, strict=True)):
@@ -63,24 +63,26 @@ class Lance(Format):
                 )
         if not versions:
             raise ConfigError(
-                f"{redact(str(urls))}: no data set of Lance, which has a folder {_VERSIONS.strip('/')!r}"
+                f"there is no Lance dataset in {redact(str(urls))}: it would have a folder "
+                f"{_VERSIONS.strip('/')!r}"
             )
         wanted = options.get(VERSION)
         for folder, found in versions.items():
             if wanted is not None and wanted not in found:
                 listed = ", ".join(map(str, sorted(found)))
                 raise ConfigError(
-                    f"{VERSION}={wanted}: {redact(folder)} has no such version; there are {listed}"
+                    f"{VERSION}={wanted}: {redact(folder)} does not have this version; it has "
+                    f"{listed}"
                 )
         return Listing.of([found[wanted or max(found)] for found in versions.values()])
 
     def files(self, url: str, size: int) -> list[tuple[str, int]]:
-        """None: a version is of many files, which data sets of other versions share."""
+        """Return []: a version consists of many files, which other versions share."""
         return []
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        """Rows are taken to be of one size."""
-        with _opened(shard) as data:
+        """Return blocks of rows, which are taken to be of one size."""
+        with _open(shard) as data:
             folder = _folder(shard)
             files = [
                 f"{folder}/data/{file.path}"
@@ -92,8 +94,8 @@ class Lance(Format):
             return row_blocks(rows, -(-nbytes // max(1, rows)), block_bytes)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The data set's columns, or those asked for in that order, and `__offset__`: the row's number."""
-        with _opened(shard) as data:
+        """Return the columns, or those asked for in that order, and `__offset__`: the row."""
+        with _open(shard) as data:
             names = list(check_columns(shard, data.schema.names, columns))
             return [_table(shard, data, block, names) for block in blocks]
 
@@ -123,23 +125,24 @@ def _folder(shard: Shard) -> str:
     path = local_path(shard.url)
     if path is None:
         raise ConfigError(
-            f"{shard.safe_url}: Lance's library opens files by itself, so they must be local"
+            f"{shard.safe_url} is not local: Lance's library opens files by itself; copy the "
+            "dataset to a local disk"
         )
     return path.rpartition(_VERSIONS)[0]
 
 
 @contextmanager
-def _opened(shard: Shard) -> Iterator[Any]:
+def _open(shard: Shard) -> Iterator[Any]:
     folder = _folder(shard)
     shard.storage.check_size(shard.url, shard.size, shard.mark)
     try:
-        yield _data_set(folder, _version(shard.url), shard.size)
+        yield _open_version(folder, _version(shard.url), shard.size)
     except IngestError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise shard.error(f"damaged Lance data, or none: {error}", 0) from error
+        raise shard.error(f"damaged Lance data, or not Lance: {error}", 0) from error
 
 
 @lru_cache(maxsize=64)
-def _data_set(folder: str, version: int, size: int) -> Any:
+def _open_version(folder: str, version: int, size: int) -> Any:
     return import_optional("lance", "lance", "reading Lance").dataset(folder, version=version)

@@ -1,7 +1,9 @@
-"""LitData: folders of chunks, whose `index.json` says which there are and what their samples are made of.
+"""Read LitData: folders of chunks, whose `index.json` names the chunks and describes their samples.
 
-Owns the forms that chunks have. Samples are packed one by one; newer versions write those of plain values as an Arrow
-file instead, or behind them once more. Blocks are byte ranges between samples, or record batches; a chunk that is
+Owns the forms of chunks, the names of a sample's leaves (`a.b`; numbers for items of lists and
+tuples) and the kinds of values, as https://github.com/Lightning-AI/litData writes them. Samples are
+packed one by one; newer versions write samples of plain values as an Arrow file instead, or behind
+them as a copy. Blocks are byte ranges between samples, or record batches; a chunk that is
 compressed as a whole is one block.
 """
 
@@ -29,7 +31,13 @@ from rayingest.formats.index_json import (
     list_indexed,
     translate_index_errors,
 )
-from rayingest.formats.offset_table import items, npy, parse_offset_table, ppm, samples_table
+from rayingest.formats.offset_table import (
+    encode_npy,
+    encode_ppm,
+    parse_offset_table,
+    samples_table,
+    split_list,
+)
 from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
@@ -49,7 +57,7 @@ class LitData(Format):
     option_names = (EXPANSION,)
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """Those that the `index.json` of each folder names."""
+        """Return the chunks that the `index.json` of each folder names."""
         return list_indexed(urls, self.suffixes, storage, _entries)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
@@ -68,13 +76,14 @@ class LitData(Format):
         entry, samples = find_entry(shard, _entries), int(blocks.samples.sum())
         if entry is not None and entry.samples != samples:
             raise shard.error(
-                f"it holds {samples} samples, and {entry.samples} by its index.json", 0
+                f"the chunk holds {samples} samples, and {entry.samples} by its index.json", 0
             )
         return blocks
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The leaves of the samples as columns, or those asked for in that order, and `__offset__`: the byte of the
-        sample in the uncompressed chunk, or of the record batch that it is in.
+        """Return the leaves of the samples, or those asked for in that order, and `__offset__`.
+
+        `__offset__` is the byte of the sample in the uncompressed chunk, or of its record batch.
         """
         if shard.url.endswith(_COMPRESSED):
             chunk, data = _whole(shard)
@@ -86,7 +95,9 @@ class LitData(Format):
             ]
         arrow = _arrow_of(shard.storage, shard.url, shard.size)
         if arrow is not None:
-            return [_flat(shard, table, columns) for table in read_part(shard, arrow, blocks, None)]
+            return [
+                _flatten(shard, table, columns) for table in read_part(shard, arrow, blocks, None)
+            ]
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [
             samples_table(shard, _columns(shard), memoryview(piece), block[0], block, columns)
@@ -98,8 +109,9 @@ FORMAT = LitData()
 
 
 class _Chunk(NamedTuple):
-    """`offsets`: int64[samples + 1], where packed samples begin and the last ends. `arrow`: where, instead, the Arrow
-    file is that has them.
+    """`offsets`: int64[samples + 1], the begin of each packed sample and the end of the last.
+
+    `arrow`: the range of the Arrow file that has the samples instead, or None.
     """
 
     offsets: np.ndarray
@@ -119,7 +131,7 @@ def _columns(shard: Shard) -> tuple[LitColumn, ...]:
     index = folder_index(shard.storage, folder)
     with translate_index_errors(folder + INDEX):
         if index is None:
-            raise ValueError("there is none, and without it chunks cannot be read")
+            raise ValueError("it is missing, and chunks cannot be read without it")
         return columns_of(index["config"])
 
 
@@ -133,7 +145,7 @@ def _arrow_of(storage: Storage, url: str, size: int) -> tuple[int, int] | None:
 
 
 def _whole(shard: Shard) -> tuple[_Chunk, bytes]:
-    """A compressed chunk, unfolded."""
+    """Decompress a chunk."""
     data = b"".join(decompress(shard, "zst"))
     return _parse(shard, len(data), lambda begin, end: data[begin:end]), data
 
@@ -141,7 +153,7 @@ def _whole(shard: Shard) -> tuple[_Chunk, bytes]:
 def _parse(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Chunk:
     if read(0, min(8, size)).startswith(_FRAMED):
         raise shard.error(
-            "chunks that are compressed batch by batch are not read: write them again without", 0
+            "chunks compressed batch by batch are not supported: write them without compression", 0
         )
     offsets, _ = parse_offset_table(shard, size, read)
     end = int(offsets[-1])
@@ -152,25 +164,19 @@ def _parse(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Chunk
     )
     if magic != _ARROW or end + length + _FOOTER.size != size:
         raise shard.error(
-            f"its samples end at {end}, and what follows up to {size} is not known", end
+            f"its samples end at {end}, and the format of the rest, up to {size}, is unknown", end
         )
     return _Chunk(offsets, None if offsets[0] < end else (end, end + length))
 
 
-def _flat(shard: Shard, table: pa.Table, columns: Columns) -> pa.Table:
-    """The table with structs in it parted into their leaves, whose names are then as of packed samples."""
+def _flatten(shard: Shard, table: pa.Table, columns: Columns) -> pa.Table:
+    """Return the table with structs split into their leaves, named as those of packed samples."""
     offsets, metadata = table.column(OFFSET), table.schema.metadata
     table = table.drop_columns(OFFSET)
     while any(pa.types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     table = table.select(list(check_columns(shard, table.column_names, columns)))
     return table.append_column(OFFSET, offsets).replace_schema_metadata(metadata)
-
-
-# Columns of LitData: the leaves of its samples, and what each kind of them becomes.
-#
-# Owns the names that leaves of nested samples get (`a.b`, and numbers for items of lists and
-# tuples) and the kinds of values, as https://github.com/Lightning-AI/litData writes them.
 
 
 _NUMBERS = {"int": np.dtype("<i8"), "float": np.dtype("<f8")}
@@ -191,20 +197,19 @@ _DECODED |= {
 }
 _TEXTS = ("str", "text")
 _BYTES = ("bytes", "file", "video", "audio", "nifti", "mesh", "pdf")
-# The numbers that stand for dtypes, in the order of the lists that its writer has of NumPy's and
-# PyTorch's.
+# The numbers of dtypes, in the order of the writer's lists for NumPy and PyTorch.
 _NUMPY = dict(
     enumerate(["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"])
 )
 _TORCH = dict(enumerate(["f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2"]))
 _TORCH |= dict(enumerate(["u1", "i1", "i2", "i2", "i4", "i4", "i8", "i8", "?", "u2"], 11))
-# JSON that is kept as a list of one type: the byte in front tells which.
+# JSON stored as a list of one type, which the first byte gives.
 _LISTS = {2: "<i8", 3: "<f8", 4: "?"}
 
 
 @dataclass(frozen=True)
 class LitColumn:
-    """One leaf of every sample. ValueError for a kind that is not known."""
+    """One leaf of every sample. ValueError for an unknown kind."""
 
     name: str
     kind: str
@@ -213,41 +218,44 @@ class LitColumn:
 
     def __post_init__(self) -> None:
         if self.kind not in {"bool", *_NUMBERS, *_DECODED, *_TEXTS, *_BYTES}:
-            raise ValueError(f"field {self.name!r} is of kind {self.kind!r}, which is not read")
+            raise ValueError(f"the kind {self.kind!r} of field {self.name!r} is not supported")
 
     @property
     def decoded_by(self) -> str | None:
-        """The encoding of the Arrow column, None where it has none."""
+        """The encoding of the Arrow column, None if it has none."""
         return _DECODED.get(self.kind)
 
     def arrow(self, values: Sequence[Bytes]) -> pa.Array:
-        """The values as an Arrow column."""
+        """Return the values as an Arrow column."""
         if self.kind in _NUMBERS:
             return number_column(b"".join(values), _NUMBERS[self.kind])
         if self.kind == "bool":
             return pa.array(np.frombuffer(b"".join(values), np.bool_))
         if self.kind == "jpeg_array":
-            return lists_column([items(value) for value in values])
-        make = {"pil": ppm, "json": _json, "numpy": _numpy, "tensor": _tensor}.get(self.kind)
+            return lists_column([split_list(value) for value in values])
+        make = {"pil": encode_ppm, "json": _json, "numpy": _numpy, "tensor": _tensor}.get(self.kind)
         if self.kind.startswith("no_header"):
             dtype = _dtype(_NUMPY if self.kind.endswith("numpy") else _TORCH, int(self.detail))
-            values = [npy(value, dtype, (len(value) // dtype.itemsize,)) for value in values]
+            values = [encode_npy(value, dtype, (len(value) // dtype.itemsize,)) for value in values]
         return bytes_column(
             [make(value) for value in values] if make else values, text=self.kind in _TEXTS
         )
 
 
 def columns_of(config: Mapping[str, Any]) -> tuple[LitColumn, ...]:
-    """The columns that an index's `config` describes. ValueError, KeyError or TypeError for one that is not read."""
+    """Return the columns that an index's `config` describes.
+
+    ValueError, KeyError or TypeError for a column that is not supported.
+    """
     if config.get("encryption"):
-        raise ValueError("encrypted chunks are not read")
+        raise ValueError("encrypted chunks are not supported")
     if config.get("item_loader", "PyTreeLoader") != "PyTreeLoader":
         raise ValueError(
-            f"chunks of its {config['item_loader']} are not read, only those of single samples"
+            f"chunks for {config['item_loader']} are not supported, only those for PyTreeLoader"
         )
     version, tree = json.loads(config["data_spec"])
     if version != 1:
-        raise ValueError(f"a data_spec of version {version} is not known")
+        raise ValueError(f"version {version} of data_spec is not supported")
     kinds = [kind.partition(":") for kind in config["data_format"]]
     names = list(_leaves(tree, ""))
     return tuple(
@@ -256,7 +264,7 @@ def columns_of(config: Mapping[str, Any]) -> tuple[LitColumn, ...]:
 
 
 def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The names of the leaves below a node, in their order."""
+    """Yield the names of the leaves below a node, in order."""
     children = node["children_spec"]
     if node["type"] is None:
         yield path or "0"
@@ -273,26 +281,26 @@ def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
 
 def _dtype(dtypes: Mapping[int, str], number: int) -> np.dtype[Any]:
     if number not in dtypes:
-        raise ValueError(f"an array of dtype number {number} is not read")
+        raise ValueError(f"the dtype number {number} of an array is unknown")
     return np.dtype(dtypes[number]).newbyteorder("<")
 
 
 def _numpy(data: Bytes) -> bytes:
     number, ndim = struct.unpack_from("<II", data)
-    return npy(
+    return encode_npy(
         data[8 + 4 * ndim :], _dtype(_NUMPY, number), struct.unpack_from(f"<{ndim}I", data, 8)
     )
 
 
 def _tensor(data: Bytes) -> bytes:
     number, ndim = struct.unpack_from(">II", data)
-    return npy(
+    return encode_npy(
         data[8 + 4 * ndim :], _dtype(_TORCH, number), struct.unpack_from(f">{ndim}I", data, 8)
     )
 
 
 def _json(data: Bytes) -> bytes:
-    """JSON as text; newer versions keep lists of one type without."""
+    """Return JSON as text; newer versions store lists of one type in binary form."""
     if not data or data[0] > 0x20:
         return bytes(data)
     kind, count = struct.unpack_from("<BI", data)
@@ -302,7 +310,7 @@ def _json(data: Bytes) -> bytes:
         return json.dumps([bytes(text).decode() for text in _texts(data, count)]).encode()
     if kind in _LISTS:
         return json.dumps(np.frombuffer(data, _LISTS[kind], count, 5).tolist()).encode()
-    raise ValueError(f"JSON in a form that is not known ({kind})")
+    raise ValueError(f"the form {kind} of JSON is unknown")
 
 
 def _texts(data: Bytes, count: int) -> Iterator[Bytes]:

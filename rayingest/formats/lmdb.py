@@ -1,8 +1,9 @@
-"""LMDB: the entries of a database are samples, a key and a value each.
+"""Read LMDB: the entries of a database are samples, a key and a value each.
 
-Owns the numbering of entries, in the order of their keys: a block is a range of numbers, and which key it begins with
-is looked up in one pass over the keys of a database, made once in a process. The library maps files into memory, so
-they must be local; it trusts them, so that a damaged one may end the process that reads it. See http://www.lmdb.tech/doc.
+Owns the numbering of entries, in the order of their keys. A block is a range of numbers; its first
+key is looked up in a table that each process makes once per database, in one pass over the keys.
+The library maps files into memory, so they must be local, and trusts them: a damaged file may end
+the process that reads it. See http://www.lmdb.tech/doc.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from rayingest.storage.local_files import local_path
 from rayingest.util.optional import import_optional
 
 SKIP = "skip"
-"""The option: keys of entries that are no samples."""
+"""The option: keys of entries that are not samples."""
 
 _EVERY = 256
 _opening = threading.Lock()  # a process may have a database open only once
 
 
 class Lmdb(Format):
-    """Databases of LMDB: their one file, or `data.mdb` in their folder."""
+    """LMDB databases: their one file, or `data.mdb` in their folder."""
 
     name = "lmdb"
     suffixes = ("/data.mdb", ".lmdb")
@@ -52,30 +53,30 @@ class Lmdb(Format):
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         sizes = []
         with _entries(shard) as cursor:
-            skipped = _skipped(shard)
+            skip = _skip_keys(shard)
             for key, value in cursor:
-                if bytes(key) not in skipped:
+                if bytes(key) not in skip:
                     sizes.append(len(key) + len(value))
         nbytes = np.array(sizes, np.int64)
         ends = np.cumsum(nbytes)
         builder = BlockBuilder(block_bytes)
-        builder.extend(ends - nbytes, ends, nbytes)  # as if they lay one behind the other
+        builder.extend(ends - nbytes, ends, nbytes)  # as if they were contiguous
         blocks = builder.finish()
         last = np.cumsum(blocks.samples)
         return ShardBlocks(last - blocks.samples, last, blocks.samples, blocks.nbytes)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """Columns `key` and `value` (binary), or those asked for, and `__offset__`: the entry's number."""
+        """Return `key` and `value` (binary), or those asked for, and `__offset__`: the number."""
         names = check_columns(shard, ("key", "value"), columns)
-        starts = _starts(shard.storage, shard.url, shard.size, _skipped(shard))
+        starts = _starts(shard.storage, shard.url, shard.size, _skip_keys(shard))
         tables = []
         for block in blocks:
             begin, end, _ = block
             place = min(begin // _EVERY, len(starts) - 1)
             with _entries(shard, starts[place]) as cursor:
-                skipped = _skipped(shard)
+                skip = _skip_keys(shard)
                 samples = (
-                    (bytes(key), bytes(value)) for key, value in cursor if bytes(key) not in skipped
+                    (bytes(key), bytes(value)) for key, value in cursor if bytes(key) not in skip
                 )
                 found = list(islice(samples, begin - place * _EVERY, end - place * _EVERY))
             check_samples(shard, block, len(found))
@@ -92,26 +93,32 @@ class Lmdb(Format):
 FORMAT = Lmdb()
 
 
-def _skipped(shard: Shard) -> frozenset[bytes]:
+def _skip_keys(shard: Shard) -> frozenset[bytes]:
     return frozenset(key.encode() for key in shard.options.get(SKIP, ()))
 
 
 @lru_cache(maxsize=64)
-def _starts(storage: Storage, url: str, size: int, skipped: frozenset[bytes]) -> list[bytes]:
-    """Every 256th sample's key."""
+def _starts(storage: Storage, url: str, size: int, skip: frozenset[bytes]) -> list[bytes]:
+    """Return the key of every 256th sample."""
     with _entries(Shard(storage, url, size), values=False) as cursor:
         return list(
-            islice((bytes(key) for key in cursor if bytes(key) not in skipped), 0, None, _EVERY)
+            islice((bytes(key) for key in cursor if bytes(key) not in skip), 0, None, _EVERY)
         ) or [b""]
 
 
 @contextmanager
 def _entries(shard: Shard, first: bytes = b"", *, values: bool = True) -> Iterator[Iterator[Any]]:
-    """The entries from this key on, as views that are good until the next one is asked for."""
+    """Open the database and yield its entries from this key on.
+
+    Keys and values are views, valid until the next one.
+    """
     lmdb = import_optional("lmdb", "lmdb", "reading LMDB")
     path = local_path(shard.url)
     if path is None:
-        raise ConfigError(f"{shard.safe_url}: LMDB maps files into memory, so they must be local")
+        raise ConfigError(
+            f"{shard.safe_url} is not local: LMDB maps files into memory; copy the database to a "
+            "local disk"
+        )
     shard.storage.check_size(shard.url, shard.size, shard.mark)
     with _opening:
         try:
@@ -133,4 +140,4 @@ def _entries(shard: Shard, first: bytes = b"", *, values: bool = True) -> Iterat
                     cursor.set_range(first)
                     yield cursor.iternext(keys=True, values=values)
         except lmdb.Error as error:
-            raise shard.error(f"damaged LMDB database, or none: {error}", 0) from error
+            raise shard.error(f"damaged LMDB database, or not LMDB: {error}", 0) from error

@@ -1,8 +1,10 @@
-"""MosaicML's MDS: shards of samples behind a table of offsets, with an `index.json` for each folder of them.
+"""Read MosaicML's MDS: samples behind an offset table, with an `index.json` per folder.
 
-Owns what describes a shard: JSON between its table of offsets and its samples. Blocks are byte ranges between samples;
-a shard that is compressed is one block. Where there is an `index.json`, it says which shards there are, and how many
-samples, bytes and which hashes each has.
+Owns the description of a shard, JSON between its offset table and its samples, and the Arrow column
+of each encoding: numbers and text become Arrow's own types, all else stays bytes with the name of
+its decoder. Blocks are byte ranges between samples; a compressed shard is one block. An
+`index.json` says which shards there are, and the samples, bytes and hashes of each. Version 2, as
+https://github.com/mosaicml/streaming writes it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ from rayingest.formats.columns import (
 )
 from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.index_json import Entry, find_entry, list_indexed
-from rayingest.formats.offset_table import items, npy, parse_offset_table, ppm, samples_table
+from rayingest.formats.offset_table import (
+    encode_npy,
+    encode_ppm,
+    parse_offset_table,
+    samples_table,
+    split_list,
+)
 from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
@@ -38,20 +46,20 @@ from rayingest.storage.urls import Listing, Urls
 from rayingest.util.optional import import_optional
 
 CHECK_HASHES = "check_hashes"
-"""The option: whether hashes of shards that are not compressed are looked at too, which are then read whole."""
+"""The option: check hashes of uncompressed shards too, which reads them whole."""
 
 _CHUNK = 8 << 20
 
 
 class Mds(Format):
-    """MDS shards, plain or compressed in any way that its writer knows."""
+    """MDS shards, plain or in any compression that their writer knows."""
 
     name = "mds"
     suffixes = tuple(".mds" + end for end in ("", ".zstd", ".zst", ".gz", ".bz2", ".br", ".snappy"))
     option_names = (EXPANSION, CHECK_HASHES)
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """Those that the `index.json` of each folder names, where it has one."""
+        """Return the shards that the `index.json` of each folder names, if it has one."""
         return list_indexed(urls, self.suffixes, storage, _entries)
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
@@ -71,13 +79,14 @@ class Mds(Format):
         samples = len(head.offsets) - 1
         if entry is not None and entry.samples != samples:
             raise shard.error(
-                f"it holds {samples} samples, and {entry.samples} by its index.json", 0
+                f"the shard holds {samples} samples, and {entry.samples} by its index.json", 0
             )
         return blocks
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The shard's columns, or those asked for in that order, and `__offset__`: the byte of the sample, in the
-        uncompressed shard.
+        """Return the columns, or those asked for in that order, and `__offset__`.
+
+        `__offset__` is the byte of the sample, in the uncompressed shard.
         """
         if compression_of(shard.url):
             head, data = _whole(shard, find_entry(shard, _entries))
@@ -87,7 +96,7 @@ class Mds(Format):
                 samples_table(shard, head.columns, samples, begin, block, columns)
                 for block in blocks
             ]
-        head = _remembered_head(shard.storage, shard.url, shard.size)
+        head = _cached_head(shard.storage, shard.url, shard.size)
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
         return [
             samples_table(shard, head.columns, memoryview(piece), block[0], block, columns)
@@ -100,7 +109,10 @@ FORMAT = Mds()
 
 @dataclass(frozen=True)
 class _Head:
-    """What stands before the samples. `offsets`: int64[samples + 1], where they begin and the last ends."""
+    """The part before the samples.
+
+    `offsets`: int64[samples + 1], the begin of each and the end of the last.
+    """
 
     columns: tuple[MdsColumn, ...]
     offsets: np.ndarray
@@ -111,7 +123,8 @@ def _entries(index: Any) -> list[Entry]:
     for one in index["shards"]:
         if (one["format"], one["version"]) != ("mds", 2):
             raise ValueError(
-                f"a shard of format {one['format']!r}, version {one['version']}; only MDS 2 is read"
+                f"a shard has format {one['format']!r}, version {one['version']}; only MDS 2 is "
+                "supported"
             )
         files = [one[kind] for kind in ("raw_data", "zip_data") if one[kind]]
         sizes = {file["basename"]: file["bytes"] for file in files}
@@ -120,7 +133,7 @@ def _entries(index: Any) -> list[Entry]:
 
 
 def _whole(shard: Shard, entry: Entry | None) -> tuple[_Head, bytes]:
-    """A compressed shard, unfolded; held to the hashes in its index."""
+    """Return the head and bytes of a compressed shard, checked against the hashes of its index."""
     data = b"".join(decompress(shard))
     check_hashes(shard, {} if entry is None else entry.hashes, [data])
     return _head(shard, len(data), lambda begin, end: data[begin:end]), data
@@ -131,18 +144,18 @@ def _plain_head(shard: Shard) -> _Head:
 
 
 @lru_cache(maxsize=256)
-def _remembered_head(storage: Storage, url: str, size: int) -> _Head:
-    """Of a shard that is read from again and again. Offsets are in the index by then, and not kept twice."""
+def _cached_head(storage: Storage, url: str, size: int) -> _Head:
+    """Return the head of a shard that is read often, without its offsets: the index has them."""
     head = _plain_head(Shard(storage, url, size))
     return _Head(head.columns, head.offsets[:0])
 
 
 def _head(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Head:
-    """`read(begin, end)` gives bytes of the shard, which has `size` of them."""
+    """Parse the head. `read(begin, end)` returns bytes of the shard, which has `size` bytes."""
     offsets, description = parse_offset_table(shard, size, read)
     if offsets[-1] != size:
         raise shard.error(
-            f"its samples end at {offsets[-1]}, and it has {size} bytes: damaged, or data follows",
+            f"its samples end at {offsets[-1]}, and it has {size} bytes: damaged, or data follow",
             0,
         )
     try:
@@ -154,15 +167,8 @@ def _head(shard: Shard, size: int, read: Callable[[int, int], bytes]) -> _Head:
     except (KeyError, TypeError, ValueError) as error:
         place = int(offsets[0]) - len(description)
         raise shard.error(
-            f"not MDS, or damaged: its description of columns cannot be used: {error}", place
+            f"not MDS, or damaged: its column descriptions are invalid: {error}", place
         ) from error
-
-
-# Columns of MosaicML's MDS: encodings of values, as Arrow columns.
-#
-# Owns what each encoding becomes. Numbers and text become Arrow's own; everything else stays
-# bytes, with the name of the decoder that makes a value of them. Follows the format as
-# https://github.com/mosaicml/streaming writes it, version 2.
 
 
 _NUMBERS = {
@@ -189,7 +195,7 @@ _LISTS = {
     "jpeg_array": "jpg",
     "jpegarray": "jpg",
 }
-# The byte that tells a dtype, and the widths that a shape's numbers may have.
+# The byte that gives a dtype, and the widths that a shape's numbers may have.
 _DTYPES = {
     8: "u1",
     9: "i1",
@@ -208,8 +214,9 @@ _WIDTHS = ("B", "H", "I", "Q")
 
 @dataclass(frozen=True)
 class MdsColumn:
-    """One column as a shard tells of it. `size`: bytes of every value, None where they differ. ValueError for an
-    encoding that is not known.
+    """One column, as a shard describes it. `size`: bytes of each value, None if they differ.
+
+    ValueError for an unknown encoding.
     """
 
     name: str
@@ -218,36 +225,34 @@ class MdsColumn:
 
     def __post_init__(self) -> None:
         if self.kind not in {"bytes", "str", *_NUMBERS, *_DECODED, *_LISTS}:
-            raise ValueError(
-                f"column {self.name!r} has the encoding {self.encoding!r}, which is not known"
-            )
+            raise ValueError(f"the encoding {self.encoding!r} of column {self.name!r} is unknown")
 
     @property
     def kind(self) -> str:
-        """The encoding without what it says of arrays."""
+        """The encoding without its array parameters."""
         return self.encoding.partition(":")[0]
 
     @property
     def decoded_by(self) -> str | None:
-        """The encoding of the Arrow column, in the words of `columns`; None where it has none."""
+        """The encoding of the Arrow column, as in `columns`; None if it has none."""
         dtype, shape = self._array
         if dtype is not None and shape is not None:
             return array_encoding(dtype, shape)
         return _DECODED.get(self.kind) or _LISTS.get(self.kind)
 
     def arrow(self, values: Sequence[Bytes]) -> pa.Array:
-        """The values as an Arrow column. ValueError or struct.error for those that are not what they should be."""
+        """Return the values as an Arrow column; ValueError or struct.error if damaged."""
         if self.kind in _NUMBERS:
             return number_column(b"".join(values), _NUMBERS[self.kind])
         if self.kind == "str":
             return bytes_column(values, text=True)
         if self.kind == "pil":
-            return bytes_column([ppm(value) for value in values])
+            return bytes_column([encode_ppm(value) for value in values])
         if self.kind in _LISTS:
-            make = ppm if self.encoding == "list[pil]" else bytes
-            skipped = 4 if self.encoding.startswith("list") else 0  # of no meaning so far
+            make = encode_ppm if self.encoding == "list[pil]" else bytes
+            skipped = 4 if self.encoding.startswith("list") else 0  # reserved, without meaning yet
             return lists_column(
-                [[make(item) for item in items(value, skipped)] for value in values]
+                [[make(item) for item in split_list(value, skipped)] for value in values]
             )
         dtype, shape = self._array
         if self.kind == "ndarray" and shape is None:
@@ -260,7 +265,7 @@ class MdsColumn:
 
     @property
     def _array(self) -> tuple[np.dtype | None, tuple[int, ...] | None]:
-        """What the encoding says of all arrays."""
+        """Dtype and shape of all arrays, None for what the encoding does not say."""
         _, dtype, shape = (*self.encoding.split(":"), "", "")[:3]
         if self.kind != "ndarray":
             return None, None
@@ -270,41 +275,42 @@ class MdsColumn:
 
 
 def _array_file(data: Bytes, dtype: np.dtype | None) -> bytes:
-    """An array that tells its shape, and where that is not known its dtype, as an .npy file."""
+    """Return an array, which gives its shape (and its dtype, if unknown), as an .npy file."""
     at = 0
     if dtype is None:
         if data[0] not in _DTYPES:
-            raise ValueError(f"an array of unknown dtype {data[0]}")
+            raise ValueError(f"an array has the unknown dtype {data[0]}")
         dtype, at = np.dtype(f"<{_DTYPES[data[0]]}"), 1
     shape = struct.unpack_from(f"<{data[at] >> 2}{_WIDTHS[data[at] & 3]}", data, at + 1)
     at += 1 + len(shape) * (1 << (data[at] & 3))
-    return npy(data[at:], dtype, shape)
-
-
-# Hashes of a whole shard that a data set's index tells.
+    return encode_npy(data[at:], dtype, shape)
 
 
 def check_hashes(shard: Shard, expected: Mapping[str, str], chunks: Iterable[bytes]) -> None:
-    """DataError unless the shard's contents, given in chunks, have these hashes: hexadecimal, by algorithm."""
-    states = {algorithm: _new(algorithm, shard) for algorithm in expected}
+    """Raise DataError unless the shard's contents have these hashes: hexadecimal, by algorithm.
+
+    `chunks`: the contents.
+    """
+    states = {algorithm: _new_hash(algorithm, shard) for algorithm in expected}
     for chunk in chunks:
         for state in states.values():
             state.update(chunk)
     for algorithm, state in states.items():
         if state.hexdigest() != expected[algorithm]:
-            raise shard.error(f"damaged: its {algorithm} is not the one in its index.json", 0)
+            raise shard.error(f"damaged: its {algorithm} is not that of its index.json", 0)
 
 
-def _new(algorithm: str, shard: Shard) -> Any:
+def _new_hash(algorithm: str, shard: Shard) -> Any:
     if algorithm in hashlib.algorithms_available:
         return hashlib.new(algorithm, usedforsecurity=False)
-    made = getattr(
+    constructor = getattr(
         import_optional("xxhash", "mds", f"the hash {algorithm} of {shard.safe_url}"),
         algorithm,
         None,
     )
-    if made is None:
+    if constructor is None:
         raise ConfigError(
-            f"{shard.safe_url}: its index.json has a hash {algorithm!r}, which is not known"
+            f"the hash {algorithm!r} in the index.json of {shard.safe_url} is unknown: leave "
+            "check_hashes out"
         )
-    return made()
+    return constructor()

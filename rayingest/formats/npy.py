@@ -1,7 +1,8 @@
-"""NumPy's files: in an `.npy` the rows of an array are samples, in an `.npz` those of all its arrays.
+"""Read NumPy's files: the rows of an `.npy`'s array, or of an `.npz`'s arrays, are samples.
 
-Owns where rows lie. Blocks are ranges of rows; an `.npz` whose arrays are compressed is one block. Arrays of objects
-are refused, as they are pickled. See https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+Owns where rows lie. Blocks are ranges of rows; an `.npz` with compressed arrays is one block.
+Arrays of objects are refused, since they are pickles. See
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _RAISED = (
 
 
 class Npy(Format):
-    """Arrays, one in an .npy, several of as many rows in an .npz."""
+    """Arrays: one in an .npy, several of equal length in an .npz."""
 
     name = "npy"
     suffixes = (".npy", ".npz")
@@ -55,7 +56,10 @@ class Npy(Format):
         arrays = _arrays(shard)
         rows = {name: array.rows for name, array in arrays.items()}
         if len(set(rows.values())) != 1:
-            raise ConfigError(f"{shard.safe_url}: its arrays have not as many rows each: {rows}")
+            raise ConfigError(
+                f"the arrays of {shard.safe_url} differ in length: {rows}; save them with one "
+                "length"
+            )
         count, nbytes = (
             next(iter(rows.values())),
             sum(row_bytes(a.dtype, a.shape) for a in arrays.values()),
@@ -65,11 +69,14 @@ class Npy(Format):
         return row_blocks(count, nbytes, block_bytes)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The arrays of an .npz, or `array`, or those asked for in that order, and `__offset__`: the row."""
-        arrays = _remembered(shard.storage, shard.url, shard.size)
+        """Return the arrays, or those asked for in that order, and `__offset__`: the row.
+
+        The array of an .npy is called `array`.
+        """
+        arrays = _cached_arrays(shard.storage, shard.url, shard.size)
         names = check_columns(shard, list(arrays), columns)
         if any(array.begin is None for array in arrays.values()):
-            whole = _unpacked(shard, names)
+            whole = _read_archive(shard, names)
             return [rows_table(shard, block, whole) for block in blocks]
         tables = []
         for block in blocks:
@@ -86,7 +93,7 @@ FORMAT = Npy()
 
 @dataclass(frozen=True)
 class _Array:
-    """Rows of one dtype and shape that begin at byte `begin` of the shard; None where they are compressed."""
+    """Rows of one dtype and shape. `begin`: their byte in the shard, None if compressed."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -94,30 +101,30 @@ class _Array:
     begin: int | None
 
     def range(self, block: Block) -> tuple[int, int]:
-        """The bytes of a block's rows."""
+        """Return the byte range of a block's rows."""
         assert self.begin is not None
         nbytes = row_bytes(self.dtype, self.shape)
         return self.begin + block[0] * nbytes, self.begin + min(block[1], self.rows) * nbytes
 
     def parse(self, data: bytes) -> np.ndarray:
-        """Rows from their bytes."""
+        """Return rows from their bytes."""
         return np.frombuffer(data, self.dtype).reshape(-1, *self.shape)
 
 
 @lru_cache(maxsize=256)
-def _remembered(storage: Storage, url: str, size: int) -> dict[str, _Array]:
+def _cached_arrays(storage: Storage, url: str, size: int) -> dict[str, _Array]:
     return _arrays(Shard(storage, url, size))
 
 
 def _arrays(shard: Shard) -> dict[str, _Array]:
-    """The arrays by name. DataError where they are not whole."""
+    """Return the arrays by name. DataError if they are not whole."""
     with shard.open() as file, _damage(shard):
         if not within_url(shard.url).lower().endswith(".npz"):
             return {ARRAY: _header(shard, file, ARRAY, shard.size)}
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if not members:
-                raise shard.error("there is no array in it", 0)
+                raise shard.error("the archive holds no array", 0)
             return {
                 info.filename.removesuffix(".npy"): _member(shard, file, archive, info)
                 for info in members
@@ -140,7 +147,7 @@ def _member(
 
 
 def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
-    """What an array's header says; its rows must end at byte `end`."""
+    """Parse the header of an array, whose rows must end at byte `end`."""
     version = np.lib.format.read_magic(file)
     read = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -148,18 +155,22 @@ def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
     }.get(version)
     if read is None:
         raise ConfigError(
-            f"{shard.safe_url}: {name} is of .npy version {version}, which is not read"
+            f"{name} in {shard.safe_url} has .npy version {version}, which is not supported: save "
+            "it as version 1.0 or 2.0"
         )
     shape, fortran, dtype = read(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names:
         raise ConfigError(
-            f"{shard.safe_url}: {name} holds {dtype}; arrays of objects and of structures are not read"
+            f"{name} in {shard.safe_url} holds {dtype}: arrays of objects or structures are not "
+            "supported; save plain arrays"
         )
     if not shape or (fortran and len(shape) > 1):
-        what = "no rows" if not shape else "its rows in Fortran's order, one not behind the other"
+        what = (
+            "no rows" if not shape else "its rows in Fortran order, so that they are not contiguous"
+        )
         raise ConfigError(
-            f"{shard.safe_url}: {name} has {what}; save it with numpy.ascontiguousarray"
+            f"{name} in {shard.safe_url} has {what}: save it with numpy.ascontiguousarray"
         )
     check_rows(shard, name, dtype, shape[1:])
     if begin + row_bytes(dtype, shape) != end:
@@ -170,8 +181,8 @@ def _header(shard: Shard, file: Any, name: str, end: int) -> _Array:
     return _Array(dtype, shape[1:], shape[0], begin)
 
 
-def _unpacked(shard: Shard, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Whole arrays of an archive."""
+def _read_archive(shard: Shard, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return whole arrays of an archive."""
     with shard.open() as file, _damage(shard), zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_growth(shard, sum(members[name].file_size for name in names), 0)
@@ -185,8 +196,10 @@ def _unpacked(shard: Shard, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _damage(shard: Shard) -> Iterator[None]:
-    """Inside, what damage makes the libraries raise becomes a DataError: also for a place before the file's begin
-    (EINVAL), and for what is no Python where a header should be.
+    """Raise DataError for errors that damage makes the libraries raise.
+
+    These include EINVAL, for a place before the file's begin, and SyntaxError, for a header that is
+    not Python.
     """
     try:
         yield
@@ -195,4 +208,4 @@ def _damage(shard: Shard) -> Iterator[None]:
             isinstance(error, OSError) and error.errno != errno.EINVAL
         ):
             raise
-        raise shard.error(f"not a whole file of NumPy's: {error}", 0) from error
+        raise shard.error(f"not a whole NumPy file: {error}", 0) from error

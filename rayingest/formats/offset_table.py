@@ -1,8 +1,9 @@
-"""Shards of samples behind a table of offsets, as MosaicML's MDS and LitData have them.
+"""Read shards of samples behind an offset table, which MosaicML's MDS and LitData have in common.
 
-A shard is the number of its samples (u32), where each begins and the last ends (u32 each), whatever its format puts
-there, and the samples: the sizes (u32) of the values whose columns do not say it, and all values. Owns that the places
-and sizes in it agree with each other; what values mean is known to the format's columns.
+A shard is the number of its samples (u32), the begin of each and the end of the last (u32 each), a
+description that depends on the format, and the samples: the sizes (u32) of values whose columns
+have no fixed size, then all values. Owns that offsets and sizes agree, and the encodings of values
+that both formats have. The meaning of a value is known to the columns of the format.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from rayingest.formats.protocol import (
 
 
 class Column(Protocol):
-    """One column. `size`: bytes of every value, None where they differ; `decoded_by`: an encoding of `columns`."""
+    """One column. `size`: bytes of each value, None if they differ.
+
+    `decoded_by`: an encoding of `columns`, or None.
+    """
 
     @property
     def name(self) -> str: ...
@@ -42,26 +46,28 @@ class Column(Protocol):
     def decoded_by(self) -> str | None: ...
 
     def arrow(self, values: Sequence[Bytes]) -> pa.Array:
-        """The values. ValueError, IndexError or struct.error for those that are not what they should be."""
+        """Return the values as a column; ValueError, IndexError or struct.error if damaged."""
 
 
 def parse_offset_table(
     shard: Shard, size: int, read: Callable[[int, int], bytes]
 ) -> tuple[np.ndarray, bytes]:
-    """Where the samples begin and the last ends, int64[samples + 1]; and what stands between the table and the first of
-    them. `read(begin, end)` gives bytes of the shard, which has `size` of them, not compressed.
+    """Return the offsets, and the bytes between the table and the first sample.
+
+    Offsets are int64[samples + 1]: the begin of each sample, and the end of the last. `read(begin,
+    end)` returns bytes of the uncompressed shard, which has `size` bytes.
     """
     samples, first = struct.unpack("<II", read(0, min(8, size)).ljust(8, b"\0"))
     at = 4 + 4 * (samples + 1)
     if not at <= first <= size:
         raise shard.error(
-            "its table of offsets does not fit into it: cut off, damaged, or of another format", 0
+            "its offset table does not fit into it: it is cut off, damaged, or of another format", 0
         )
     head = read(0, first)
     offsets = np.frombuffer(head, "<u4", samples + 1, 4).astype(np.int64)
     if (np.diff(offsets) < 0).any() or offsets[-1] > size:
         raise shard.error(
-            f"its table of offsets ends at {offsets[-1]}, and it has {size} bytes: cut off or damaged",
+            f"its offset table ends at {offsets[-1]}, and it has {size} bytes: cut off or damaged",
             0,
         )
     return offsets, head[at:]
@@ -75,8 +81,9 @@ def samples_table(
     block: Block,
     wanted: Columns,
 ) -> pa.Table:
-    """The samples in `data`, which stands at `base` in the shard: the columns that are wanted, and `__offset__`, the
-    byte of the sample.
+    """Return the samples in `data`, which stands at `base` in the shard, as a raw table.
+
+    Has the wanted columns, and `__offset__`: the byte of the sample.
     """
     by_name = {column.name: column for column in columns}
     chosen = {name: by_name[name] for name in check_columns(shard, list(by_name), wanted)}
@@ -98,7 +105,7 @@ def samples_table(
 def _samples(
     shard: Shard, columns: Sequence[Column], data: memoryview, base: int
 ) -> Iterator[tuple[int, dict[str, Bytes]]]:
-    """Each sample's offset in the shard and its values by column."""
+    """Yield each sample's offset in the shard, and its values by column."""
     variable = struct.Struct(f"<{sum(column.size is None for column in columns)}I")
     at = 0
     while at < len(data):
@@ -113,25 +120,21 @@ def _samples(
                 at += size
         if at > len(data) or at == begin:
             raise shard.error(
-                "a sample's values are not where it ends: the shard is damaged or changed",
+                "a sample's values do not end where it ends: the shard is damaged or was changed",
                 base + begin,
             )
         yield base + begin, sample
 
 
-# Values as Python libraries write them into shards, as files of a usual kind, for which there are
-# decoders.
-
-
-def npy(data: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """An array's bytes as an .npy file; ValueError where they are not as many as it has."""
+def encode_npy(data: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return an array's bytes as an .npy file; ValueError if their number is wrong."""
     if len(data) != dtype.itemsize * math.prod(shape):
-        raise ValueError(f"{len(data)} bytes are no {dtype} array of shape {shape}")
+        raise ValueError(f"{len(data)} bytes are not a {dtype} array of shape {shape}")
     return npy_header(dtype, shape) + bytes(data)
 
 
-def ppm(data: Bytes) -> bytes:
-    """A Pillow image's width, height, mode and pixels as an image file of the simplest kind, in grey or RGB."""
+def encode_ppm(data: Bytes) -> bytes:
+    """Return a Pillow image (width, height, mode, pixels) as a PPM or PGM file."""
     width, height, length = struct.unpack_from("<3I", data)
     mode = bytes(data[12 : 12 + length]).decode("ascii")
     pixels = bytes(data[12 + length :])
@@ -141,15 +144,17 @@ def ppm(data: Bytes) -> bytes:
             "RGB",
         )
     if len(pixels) != width * height * len(mode):
-        raise ValueError(f"{len(pixels)} bytes are no image of {width} x {height} in mode {mode}")
+        raise ValueError(
+            f"{len(pixels)} bytes are not an image of {width} x {height} in mode {mode}"
+        )
     return b"P%d %d %d 255\n" % (5 if mode == "L" else 6, width, height) + pixels
 
 
-def items(data: Bytes, skipped: int = 0) -> list[Bytes]:
-    """A list's values: their number and sizes stand before them."""
+def split_list(data: Bytes, skipped: int = 0) -> list[Bytes]:
+    """Return the values of a list, whose number and sizes stand before them."""
     (count,) = struct.unpack_from("<I", data, skipped)
     sizes = struct.unpack_from(f"<{count}I", data, skipped + 4)
     ends = np.cumsum((skipped + 4 + 4 * count, *sizes)).tolist()
     if ends[-1] != len(data):
-        raise ValueError(f"a list of {ends[-1]} bytes in {len(data)}")
+        raise ValueError(f"a list takes {ends[-1]} bytes, and there are {len(data)}")
     return [data[begin:end] for begin, end in pairwise(ends)]

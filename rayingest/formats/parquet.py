@@ -1,8 +1,11 @@
-"""Parquet: a block is a run of row groups, and its table holds the file's columns as they are.
+"""Read Parquet: a block is a run of row groups, its table holds the file's columns as they are.
 
-Owns no decoding: pyarrow reads the format (https://parquet.apache.org/docs/file-format/). Row groups without rows are
-left out of the index. The format has checksums of pages where the writer chose so; they are verified. Damage to values
-in a page without one is for nobody to see. In errors, `offset` is the first row that cannot be read.
+pyarrow decodes the format (https://parquet.apache.org/docs/file-format/). Row groups without rows
+are left out of the index. Checksums of pages are verified if the writer made them; damage to values
+in other pages goes unnoticed. In errors, `offset` is the first row that cannot be read.
+
+Owns that a damaged footer, which has no checksum, is an error: pyarrow may end the whole process
+when Python asks a damaged footer for a row group or a column, but raises when it is about to read.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import int64_column
 from rayingest.storage.ranges import RangeFile
 
-# What one value takes in memory, at least; of byte arrays the offset, their bytes counting apart.
+# The least bytes of a value in memory; for byte arrays those of its offset.
 _WIDTHS = {
     "BOOLEAN": 1,
     "INT32": 4,
@@ -47,8 +50,8 @@ class Parquet(Format):
     suffixes = (".parquet", ".pq")
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
-        """One block per row group whatever `block_bytes`: a part of one cannot be read alone."""
-        with _opened(shard) as file:
+        """Return one block per row group, whatever `block_bytes`: no part can be read alone."""
+        with _open(shard) as file:
             check_footer(file, shard)
             groups = [(i, file.metadata.row_group(i)) for i in range(file.metadata.num_row_groups)]
             found = [
@@ -57,8 +60,8 @@ class Parquet(Format):
         return ShardBlocks(*np.array(found, np.int64).reshape(-1, 4).T)
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """The file's columns, or those asked for in that order, and `__offset__`: the row's number in the file."""
-        with _opened(shard) as file:
+        """Return the columns, or those asked for in that order, and `__offset__`: the row."""
+        with _open(shard) as file:
             found = check_columns(shard, file.schema_arrow.names, columns)
             names = None if columns is None else found
             return [_table(shard, file, block, names) for block in blocks]
@@ -72,7 +75,8 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
     groups = file.metadata.num_row_groups
     if end > groups:
         raise shard.error(
-            f"the shard changed since it was indexed: it has {groups} row groups, not {end} or more",
+            f"the shard changed since it was indexed: it has {groups} row groups now, and had "
+            f"{end} or more",
             file.metadata.num_rows,
         )
     first_row = rows_in(file, 0, begin)
@@ -91,8 +95,8 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
 
 
 @contextmanager
-def _opened(shard: Shard) -> Iterator[pq.ParquetFile]:
-    # pyarrow fetches the ranges it needs; a buffer of ours would fetch what lies between them.
+def _open(shard: Shard) -> Iterator[pq.ParquetFile]:
+    # pyarrow fetches the ranges it needs; a buffer here would fetch what lies between them too.
     with (
         shard.storage.translate_errors(shard.url),
         shard.open(buffer=0) as source,
@@ -103,7 +107,7 @@ def _opened(shard: Shard) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def _damage(shard: Shard, row: int) -> Iterator[None]:
-    """Inside, what pyarrow raises becomes a DataError that names the row. UnicodeDecodeError: names of columns."""
+    """Raise DataError for what pyarrow raises. UnicodeDecodeError comes from column names."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
@@ -111,7 +115,10 @@ def _damage(shard: Shard, row: int) -> Iterator[None]:
 
 
 def _memory(group: pq.RowGroupMetaData) -> int:
-    """Bytes the row group takes decoded, as far as its metadata tell: dictionaries and runs make the file smaller."""
+    """Return the bytes of a row group in memory, as far as its metadata say.
+
+    Dictionaries and runs make the file smaller than that.
+    """
     total = 0
     for i in range(group.num_columns):
         column = group.column(i)
@@ -120,16 +127,8 @@ def _memory(group: pq.RowGroupMetaData) -> int:
     return total
 
 
-# Whether the footer of a Parquet file can be believed, which has no checksum, and how many rows
-# it tells of.
-#
-# Owns that a damaged footer is an error: asked from Python for a row group or a column, pyarrow
-# ends the whole process where a footer is damaged in some ways, but raises where it is about to
-# read. Nothing here reads a row.
-
-
 def rows_in(file: pq.ParquetFile, begin: int, end: int) -> int:
-    """Rows in row groups [begin, end): a read of no columns reads nothing."""
+    """Return the rows of row groups [begin, end); without columns, nothing is read."""
     return (
         int(file.read_row_groups(list(range(begin, end)), columns=[]).num_rows)
         if begin < end
@@ -138,20 +137,23 @@ def rows_in(file: pq.ParquetFile, begin: int, end: int) -> int:
 
 
 def check_footer(file: pq.ParquetFile, shard: Shard) -> None:
-    """That what the footer tells of row groups and columns can be, and agrees: pyarrow's errors, or DataError.
+    """Check that the footer's row groups and columns are possible and agree.
 
-    Afterwards the metadata of every row group and column can be asked for.
+    Raises pyarrow's errors, or DataError. After it, the metadata of every row group and column are
+    safe to read.
     """
     metadata = file.metadata
     groups = metadata.num_row_groups
-    unread = RangeFile(_reached, shard.size)
-    with suppress(_ReachedError):
-        # pyarrow looks at the metadata of all that it is to read before its first byte.
+    unread = RangeFile(_stop, shard.size)
+    with suppress(_StopError):
+        # Before its first byte, pyarrow checks the metadata of all that it is about to read.
         pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).read_row_groups(
             list(range(groups))
         )
     if rows_in(file, 0, groups) != metadata.num_rows:
-        raise shard.error("damaged Parquet file: its row groups do not add up to its rows", 0)
+        raise shard.error(
+            "damaged Parquet file: the rows of its row groups do not add up to its rows", 0
+        )
     flat = [
         i for i in range(metadata.num_columns) if not file.schema.column(i).max_repetition_level
     ]
@@ -161,15 +163,15 @@ def check_footer(file: pq.ParquetFile, shard: Shard) -> None:
         if wrong:
             name = file.schema.column(wrong[0]).path
             raise shard.error(
-                f"damaged Parquet file: column {name!r} has not as many values as its row group has rows",
+                f"damaged Parquet file: column {name!r} and its row group differ in length",
                 first_row,
             )
         first_row += group.num_rows
 
 
-class _ReachedError(Exception):
-    """The first byte would be read now."""
+class _StopError(Exception):
+    """Raised in place of reading the first byte."""
 
 
-def _reached(begin: int, end: int) -> bytes:
-    raise _ReachedError
+def _stop(begin: int, end: int) -> bytes:
+    raise _StopError

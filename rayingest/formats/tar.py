@@ -1,9 +1,10 @@
-"""The tar format: bytes in, members out. Pure apart from asking its source for bytes.
+"""Parse tar archives: bytes in, members out. Pure, but for the source that it asks for bytes.
 
-POSIX ustar and pax (IEEE Std 1003.1, `pax`, "Interchange Formats") and the GNU extensions for long names. It refuses
-what it cannot read whole: sparse and multi-volume members, unknown types, headers whose checksum does not hold, and
-headers that readers take in different ways. A tar has checksums of headers only: what is damaged inside a member is
-for its decoder to find. What is a sample is none of its business.
+Reads POSIX ustar and pax (IEEE Std 1003.1, `pax`, "Interchange Formats") and the GNU extensions for
+long names. Refuses what it cannot read whole: sparse and multi-volume members, unknown types,
+headers whose checksum is wrong, and headers that readers interpret differently. A tar has checksums
+of headers only: the decoder of a member must find damage inside it. Which members are samples is
+not known here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _PAX_RECORD = re.compile(rb"([0-9]+) ")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry. `offset` is its first header, extension headers included; its bytes are [data, data + size)."""
+    """One entry of the archive.
+
+    `offset` is its first header, extension headers included; its bytes are [data, data + size).
+    """
 
     name: str
     offset: int
@@ -44,24 +48,27 @@ class Member:
 
 
 class Source(Protocol):
-    """Where a tar's bytes come from. `end`: where they end, None while that is not known."""
+    """The bytes of a tar. `end`: where they end, None while unknown."""
 
     shard: str
     end: int | None
 
     def at(self, offset: int, count: int) -> bytes:
-        """Bytes [offset, offset + count), fewer only at the end. An offset is never below one asked for before."""
+        """Return bytes [offset, offset + count), fewer only at the end.
+
+        Offsets never decrease from call to call.
+        """
 
 
 def next_member(source: Source, offset: int) -> Member | None:
-    """The member whose first header stands at `offset`; None where zeros begin or the bytes end there.
+    """Return the member whose first header is at `offset`; None at zeros or at the end.
 
     DataError names the offset of what is damaged or not supported.
     """
     at, name, size = offset, None, None
     while True:
         header = source.at(at, BLOCK)
-        if header == _ZERO[: len(header)]:  # zeros, or nothing at all
+        if header == _ZERO[: len(header)]:  # zeros, or the end
             _refuse_early_end(source, at, offset, header)
             return None
         if len(header) < BLOCK:
@@ -84,10 +91,10 @@ def next_member(source: Source, offset: int) -> Member | None:
 
 
 def check_end(source: Source, offset: int, strict: bool) -> None:
-    """That the archive ends at `offset` as it should: two zero blocks and nothing but zeros after them.
+    """Check that the archive ends at `offset`: two zero blocks, then nothing but zeros.
 
-    More than 1 MiB of zeros is no padding of any writer but a file whose last part was never written. Without `strict`
-    the marker may be missing, and what follows a whole marker is not looked at.
+    More than 1 MiB of zeros is no writer's padding, but a file whose last part was never written.
+    Without `strict`, the end marker may be missing, and what follows a whole marker is not read.
     """
     first, second = source.at(offset, BLOCK), source.at(offset + BLOCK, BLOCK)
     if first and second and second != _ZERO[: len(second)]:
@@ -98,7 +105,8 @@ def check_end(source: Source, offset: int, strict: bool) -> None:
         return
     if len(first) < BLOCK or len(second) < BLOCK:
         raise DataError(
-            "the tar is cut off: its end marker (two zero blocks) is missing; strict=False takes it as it is",
+            "the tar is cut off: its end marker (two zero blocks) is missing; strict=False "
+            "accepts it",
             shard=source.shard,
             offset=offset + len(first),
         )
@@ -107,15 +115,15 @@ def check_end(source: Source, offset: int, strict: bool) -> None:
         if rest.count(0) != len(rest):
             at += len(rest) - len(rest.lstrip(b"\0"))
             raise DataError(
-                "data follows the tar's end marker (tars put one behind the other?); strict=False leaves it unread",
+                "data follow the tar's end marker (concatenated tars?); strict=False ignores them",
                 shard=source.shard,
                 offset=at,
             )
         at += len(rest)
     if at - offset > _MAX_PADDING:
         raise DataError(
-            f"the tar ends in {at - offset} zero bytes, as a file does that was not written to its end; strict=False "
-            "takes it as it is",
+            f"the tar ends in {at - offset} zero bytes, as a file whose writing did not finish; "
+            "strict=False accepts it",
             shard=source.shard,
             offset=offset,
         )
@@ -124,20 +132,20 @@ def check_end(source: Source, offset: int, strict: bool) -> None:
 def _member(
     source: Source, header: bytes, offset: int, at: int, extended: bytes | None, size: int
 ) -> Member:
-    """`extended`: the name that extension headers gave."""
+    """Return the member. `extended`: its name from extension headers."""
     kind, name = header[156:157], extended
     if name is None:
         name = header[:100].split(b"\0", 1)[0]
         prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
         name = prefix + b"/" + name if prefix else name
-    # Names that are not UTF-8 stay legible and apart from each other.
+    # Names that are not UTF-8 stay legible and distinct.
     text = name.decode("utf-8", "backslashreplace")
     if kind in _REGULAR:
-        # Before POSIX a directory was an empty file whose name ends in a slash.
+        # Before POSIX, a folder was an empty file whose name ends in a slash.
         folder = text.endswith("/")
         if folder and (size or extended is not None):
             raise DataError(
-                f"member {text!r} is a file by its type, a folder by name",
+                f"member {text!r} is a file by its type and a folder by its name",
                 shard=source.shard,
                 offset=at,
             )
@@ -175,18 +183,18 @@ def _check_sum(header: bytes, shard: str, at: int) -> None:
     total = sum(rest)
     # Some old writers summed signed bytes.
     if stored != total and stored != total - 256 * sum(byte > 127 for byte in rest):
-        raise DataError("corrupt tar header: its checksum does not hold", shard=shard, offset=at)
+        raise DataError("corrupt tar header: its checksum is wrong", shard=shard, offset=at)
 
 
 def _number(field: bytes, shard: str, at: int) -> int:
-    """A number of a header: octal digits, or base 256 where the first bit is set (GNU)."""
+    """Parse a number: octal digits, or base 256 if the first bit is set (GNU)."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip()
     if not digits:
         return 0
     if not digits.isdigit() or digits.strip(b"01234567"):
-        raise DataError(f"corrupt tar header: {field!r} is no number", shard=shard, offset=at)
+        raise DataError(f"corrupt tar header: {field!r} is not a number", shard=shard, offset=at)
     return int(digits, 8)
 
 
@@ -201,15 +209,17 @@ def _extension(source: Source, at: int, length: int) -> bytes:
             "the tar is cut off inside an extension header", shard=source.shard, offset=at
         )
     if payload.count(0, length) != len(payload) - length:
-        # Some readers take all of it, some only so much: of a wrong length they make different names.
+        # Readers disagree on the length of such an extension, and so on the member's name.
         raise DataError(
-            "corrupt tar header: an extension longer than it says", shard=source.shard, offset=at
+            "corrupt tar header: an extension is longer than its length",
+            shard=source.shard,
+            offset=at,
         )
     return payload[:length]
 
 
 def _pax_records(payload: bytes, shard: str, at: int) -> dict[bytes, bytes]:
-    """Records of the form "length key=value\\n", the length counting the whole record."""
+    """Parse records of the form "length key=value\\n"; the length counts the whole record."""
     records: dict[bytes, bytes] = {}
     position = 0
     while position < len(payload) and payload[position]:
@@ -241,16 +251,21 @@ def _pax_size(records: dict[bytes, bytes], shard: str, at: int) -> int | None:
 
 
 def _once(what: str, before: T | None, found: T | None, shard: str, at: int) -> T | None:
-    """The one given; an error where extension headers give two, of which readers take one or the other, or an empty."""
+    """Return the one value given.
+
+    DataError if extension headers give two values, of which readers take either, or an empty one.
+    """
     if found is not None and (before is not None or found == b""):
         raise DataError(
-            f"extension headers give the member an empty {what} or two", shard=shard, offset=at
+            f"extension headers give the member two values for its {what}, or an empty one",
+            shard=shard,
+            offset=at,
         )
     return before if found is None else found
 
 
 def _refuse_global(records: dict[bytes, bytes], shard: str, at: int) -> None:
-    # Such a header holds for all members after it, which a block in the middle of the file could not know.
+    # It holds for all members after it, which a reader of a block in the middle does not see.
     harmful = sorted(
         key for key in records if key in {b"path", b"size"} or key.startswith(b"GNU.sparse")
     )
@@ -266,11 +281,8 @@ def _padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-# Where a tar's bytes come from: a file, a block in memory, or a stream that is read once.
-
-
 class FileSource:
-    """A seekable file of known size."""
+    """A tar in a seekable file of known size."""
 
     def __init__(self, file: BinaryIO, size: int, shard: str) -> None:
         self._file, self.shard = file, shard
@@ -278,7 +290,7 @@ class FileSource:
         self.end: int | None = size
 
     def at(self, offset: int, count: int) -> bytes:
-        if offset >= self._size:  # a damaged header may speak of places that no file system has
+        if offset >= self._size:  # a damaged header may give an offset that no file system has
             return b""
         self._file.seek(offset)
         return self._file.read(count)
@@ -287,7 +299,7 @@ class FileSource:
 
 
 class BufferSource:
-    """Bytes in memory that stand at `base` in the file."""
+    """A part of a tar in memory, which stands at `base` in the file."""
 
     def __init__(self, data: bytes, base: int, shard: str) -> None:
         self._view, self._base, self.shard = memoryview(data), base, shard
@@ -297,12 +309,15 @@ class BufferSource:
         return bytes(self.piece(offset, count))
 
     def piece(self, offset: int, count: int) -> memoryview:
-        """As `at`, without a copy."""
+        """Return the bytes as `at` does, without a copy."""
         return self._view[offset - self._base : offset - self._base + count]
 
 
 class StreamSource:
-    """Chunks that come once, such as those of a compressed file. Holds one of them, or one piece that was asked for."""
+    """A tar in chunks that come once, such as those of a compressed file.
+
+    Holds one chunk, or one piece that was asked for.
+    """
 
     def __init__(self, chunks: Iterator[bytes], shard: str) -> None:
         self._chunks, self.shard = chunks, shard
@@ -328,13 +343,16 @@ class StreamSource:
     piece = at
 
     def drain(self) -> int:
-        """Read on to the end, whose offset it returns: what is told only there, such as a checksum, is told now."""
+        """Read to the end and return its offset.
+
+        Errors that show only at the end, such as a wrong checksum, are raised by it.
+        """
         while chunk := self._next():
             self._base, self._held = self._base + len(self._held), chunk
         return self._base + len(self._held)
 
     def _next(self, end: int | None = None) -> bytes:
-        """The next chunk, empty at the end of the stream, which is then known to be at `end`."""
+        """Return the next chunk, empty at the end of the stream, which then is at `end`."""
         for chunk in self._chunks:
             if chunk:
                 return chunk

@@ -1,9 +1,10 @@
-"""Indexes that lie beside tars of WebDataset, so that these need not be looked through for their samples.
+"""Read indexes beside WebDataset tars, which save a pass over the tars.
 
-Owns two formats: Energon's `X.tar.idx`, a table of where samples begin (https://github.com/NVIDIA/Megatron-Energon),
-and the `X.idx` of DALI's `wds2idx`, a line a sample (https://github.com/NVIDIA/DALI). An index that cannot be of the
-tar as it is now is warned of, and not used. Of the tar is looked at what is before its first sample, and its last;
-whether it is right of those between is seen when they are read.
+Owns two formats: Energon's `X.tar.idx`, a table of where samples begin
+(https://github.com/NVIDIA/Megatron-Energon), and DALI's `X.idx` from `wds2idx`, a line per sample
+(https://github.com/NVIDIA/DALI). An index that does not fit its tar is logged and not used. Of the
+tar, only the part before the first sample and the last sample are checked; errors between them show
+when the samples are read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _log = logging.getLogger("rayingest")
 
 
 class Samples(NamedTuple):
-    """Where samples begin and end in the tar, and the bytes of their files: int64 arrays of one length."""
+    """Begins and ends of samples in the tar, and the bytes of their files: int64[n] each."""
 
     begins: np.ndarray
     ends: np.ndarray
@@ -32,10 +33,10 @@ class Samples(NamedTuple):
 
 
 def read_foreign_index(shard: Shard, samples_in: Callable[[int, int], int]) -> Samples | None:
-    """What an index beside the tar says; None where there is none that can be used.
+    """Return what an index beside the tar says, or None if there is no usable one.
 
-    `samples_in` tells how many samples there are between two places of the tar, two where there are more; DataError
-    where these are not places of headers.
+    `samples_in(begin, end)` counts the samples of a range, up to 2. It raises DataError if the
+    places are no headers.
     """
     for index, data, parse in _beside(shard):
         try:
@@ -46,7 +47,7 @@ def read_foreign_index(shard: Shard, samples_in: Callable[[int, int], int]) -> S
             if isinstance(error, DataError) and error.transient:
                 raise
             _log.warning(
-                "the index %s is not used, and the tar looked through: %s", redact(index), error
+                "the index %s is ignored, and the tar is read instead: %s", redact(index), error
             )
         else:
             return samples
@@ -54,22 +55,23 @@ def read_foreign_index(shard: Shard, samples_in: Callable[[int, int], int]) -> S
 
 
 def blame_foreign_index(shard: Shard, error: DataError) -> DataError:
-    """What was wrong when samples were read, with the index that may be to blame, where one lies beside the tar."""
+    """Return the error, which names the index beside the tar as another possible cause."""
     index = None
-    with suppress(IngestError):  # it is the first error that matters
+    with suppress(IngestError):  # the first error matters, not this one
         index = None if error.transient else next((index for index, *_ in _beside(shard)), None)
     if index is None:
         return error
     return error.saying(
-        f"{error.reason}; or the index {redact(index)}, which says where its samples are, is of another tar: then "
-        "remove it and the kept index that was made with it"
+        f"{error.reason}; or the index {redact(index)}, from which the offsets come, belongs to "
+        "another tar: "
+        "then remove it, and the cached index that was built with it"
     )
 
 
 def _beside(shard: Shard) -> Iterator[tuple[str, bytes, Callable[[bytes], Samples]]]:
-    """The indexes that there are: URL, contents, how they are read."""
+    """Yield URL, contents and parser of each index beside the tar."""
     url = shard.url
-    if not url.lower().endswith(".tar"):  # of a signed address, another file cannot be had
+    if not url.lower().endswith(".tar"):  # with a signed URL, no other file can be read
         return
     for index, parse in ((url + ".idx", _energon), (url[: -len(".tar")] + ".idx", _dali)):
         if (data := shard.storage.read_if_exists(index)) is not None:
@@ -77,26 +79,29 @@ def _beside(shard: Shard) -> Iterator[tuple[str, bytes, Callable[[bytes], Sample
 
 
 def _energon(data: bytes) -> Samples:
-    """u64 each: where samples begin, and where the last ends."""
+    """Parse a table of u64: the begin of each sample, and the end of the last."""
     places = np.frombuffer(data, "<u8").astype(np.int64)
     return Samples(places[:-1], places[1:], np.diff(places))
 
 
 def _dali(data: bytes) -> Samples:
-    """A line with the version and the number of samples; then of each sample extension, offset, size (and from version
-    1.2 on name) of each of its files, apart by spaces.
+    """Parse a line with version and number of samples, then a line per sample.
+
+    A line gives extension, offset and size (from version 1.2 on, the name too) of each file,
+    separated by spaces.
     """
     version, *lines = data.decode().splitlines()
     width = {"v1.1": 3, "v1.2": 4}.get(version.partition(" ")[0], 0)
     if not width or int(version.partition(" ")[2]) != len(lines):
         raise ValueError(
-            f"its first line, {version[:40]!r}, is not of a known version, or not of {len(lines)} samples"
+            f"its first line, {version[:40]!r}, has an unknown version, or another number than "
+            f"{len(lines)} samples"
         )
     ends, nbytes = [], []
     for line in lines:
         words = line.split(" ")
         if len(words) % width:
-            raise ValueError("names with spaces cannot be told apart in it")
+            raise ValueError("it has names with spaces, which are ambiguous")
         sizes = [int(size) for size in words[2::width]]
         ends.append(int(words[-width + 1]) + -(-sizes[-1] // BLOCK) * BLOCK)
         nbytes.append(sum(sizes))
@@ -108,17 +113,19 @@ def _dali(data: bytes) -> Samples:
 def _check(samples: Samples, size: int) -> None:
     begins, ends, _ = samples
     if not len(ends):
-        raise ValueError("it has no sample")
+        raise ValueError("it lists no sample")
     last = int(ends[-1])
     if (begins >= ends).any() or (begins[1:] < ends[:-1]).any() or begins[0] < 0 or last > size:
-        raise ValueError(f"its places are out of order, or behind the end of the tar at {size}")
+        raise ValueError(f"its offsets are out of order, or past the end of the tar at {size}")
     if (begins % BLOCK).any() or (ends % BLOCK).any():
-        raise ValueError("its places are not those of headers")
+        raise ValueError("its offsets are not those of headers")
 
 
 def _check_outermost(samples: Samples, samples_in: Callable[[int, int], int]) -> None:
     begins, ends, _ = samples
     if samples_in(0, int(begins[0])):
-        raise ValueError(f"samples of the tar are before its first place, {begins[0]}")
+        raise ValueError(f"the tar has samples before its first offset, {begins[0]}")
     if samples_in(int(begins[-1]), int(ends[-1])) != 1:
-        raise ValueError(f"from {begins[-1]} to {ends[-1]} it has one sample, and the tar has not")
+        raise ValueError(
+            f"it lists one sample from {begins[-1]} to {ends[-1]}, and the tar has not one there"
+        )

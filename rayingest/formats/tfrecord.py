@@ -1,8 +1,14 @@
-"""TFRecord: a sample a record, each with its length and the checksums of that and of its data.
+"""Read TFRecord: a sample per record, and `tf.train.Example`, the usual content of a record.
 
-Owns the framing (https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details), without TensorFlow;
-what is in a record is known to `tf_example`. Blocks are byte ranges between records; a file that is compressed is one
-block. Indexing looks at lengths alone; the data's checksums are looked at whenever it is read.
+Owns the framing, without TensorFlow: a record has its length, and checksums of the length and the
+data (https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details). Blocks are
+byte ranges between records; a compressed file is one block. Indexing verifies lengths only; reading
+verifies the data.
+
+Owns also what a feature of an Example becomes: one value, unless its name is in `lists`. The
+message does not tell a list of one from a single value, and a field's type must not depend on how
+many values a sample has. See
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from rayingest.util.optional import import_optional
 
 EXAMPLE, RECORD = "__example__", "record"
 LISTS, EXAMPLES = "lists", "examples"
-"""The options: which features are lists, and whether records are Examples at all."""
+"""The options: names of the features that are lists; whether records are Examples."""
 
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
 _PLAIN = (".tfrecord", ".tfrecords", ".tfrec")
@@ -60,8 +66,10 @@ class TfRecord(Format):
         return builder.finish()
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """Columns `__example__`, or with `examples=False` `record` (binary), and `__offset__`: the byte at which the
-        record begins, in the uncompressed file. Examples come whole whatever `columns` says.
+        """Return `__example__` (or `record`, with `examples=False`) and `__offset__`.
+
+        `__offset__` is the byte at which the record begins, in the uncompressed file. Examples are
+        whole, whatever `columns` says.
         """
         if compression_of(shard.url):
             whole = b"".join(decompress(shard))
@@ -89,16 +97,16 @@ def _table(shard: Shard, data: bytes, base: int, block: Block, columns: Columns)
 
 
 def _records(shard: Shard, data: bytes, base: int) -> Iterator[tuple[int, bytes]]:
-    """Where each record begins in the shard, and its data; `data` stands at `base` in it."""
+    """Yield begin and data of each record; `data` stands at `base` in the shard."""
     for begin, end in _frames(shard, io.BytesIO(data), base, base + len(data)):
         record = data[begin - base + _HEAD.size : end - base - _TAIL.size]
         if _masked_crc(record) != _TAIL.unpack_from(data, end - base - _TAIL.size)[0]:
-            raise shard.error("a record's data is damaged: its checksum does not hold", begin)
+            raise shard.error("the record's data are damaged: their checksum is wrong", begin)
         yield begin, record
 
 
 def _frames(shard: Shard, file: BinaryIO, base: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where each record begins and ends in the shard; what is read from `file`, which stands at `base` in it."""
+    """Yield begin and end of each record in the shard; `file` stands at `base` in it."""
     at = base
     while at < end:
         file.seek(at - base)
@@ -107,7 +115,7 @@ def _frames(shard: Shard, file: BinaryIO, base: int, end: int) -> Iterator[tuple
             raise shard.error("the file is cut off inside a record", at)
         length, crc = _HEAD.unpack(head)
         if _masked_crc(head[:8]) != crc:
-            raise shard.error("no record begins here: the checksum of its length does not hold", at)
+            raise shard.error("no record begins here: the checksum of its length is wrong", at)
         begin, at = at, at + _HEAD.size + length + _TAIL.size
         if at > end:
             raise shard.error(f"the file is cut off inside a record of {length} bytes", begin)
@@ -119,24 +127,16 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# `tf.train.Example`: named features, each a list of bytes, floats or integers, in protocol
-# buffers.
-#
-# Owns what a feature becomes. One value unless its name is said to be a list: the message itself
-# does not tell a list of one from a single value, and what a field is must not depend on how many
-# there happen to be. Messages as in
-# https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
-
-
 _LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 _DTYPES = {"float_list": np.float32, "int64_list": np.int64}
 
 
 class Example(Mapping[str, Any]):
-    """Features by name, made when asked for: int, float32 or bytes, of `lists` 1-D arrays and lists of bytes.
+    """Decode features by name: int, float32 or bytes; for `lists` 1-D arrays and lists of bytes.
 
-    One of `lists` that is not in the message is an empty list, as TensorFlow has it: writers leave such out.
-    DataError for bytes that are no Example, and for a feature that does not hold one value and is none of `lists`.
+    A feature of `lists` that is not in the message is an empty list, as in TensorFlow: writers
+    leave such features out. DataError for bytes that are no Example, and for a feature outside
+    `lists` without exactly one value.
     """
 
     def __init__(self, data: bytes, lists: Collection[str] = ()) -> None:
@@ -148,7 +148,7 @@ class Example(Mapping[str, Any]):
         self._names, self._lists = sorted({*self._features, *lists}), lists
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._features:  # asking would make it
+        if name not in self._features:  # access would create it
             if name in self._lists:
                 return []
             raise KeyError(name)
@@ -162,7 +162,8 @@ class Example(Mapping[str, Any]):
             )
         if len(values) != 1:
             raise DataError(
-                f"feature {name!r} holds {len(values)} values, not one: name it in lists=[{name!r}, ...]"
+                f"feature {name!r} holds {len(values)} values instead of one: read it as a list, "
+                f"lists=[{name!r}, ...]"
             )
         return np.float32(values[0]) if kind == "float_list" else values[0]
 
@@ -175,7 +176,7 @@ class Example(Mapping[str, Any]):
 
 @cache
 def _message() -> tuple[Any, type[Exception]]:
-    """The class of the message, and of what parsing it raises."""
+    """Return the message's class, and the class of its parsing errors."""
     what = "reading tf.train.Example"
     proto = import_optional("google.protobuf.descriptor_pb2", "tfrecord", what)
     pool = import_optional("google.protobuf.descriptor_pool", "tfrecord", what).DescriptorPool()
@@ -186,13 +187,13 @@ def _message() -> tuple[Any, type[Exception]]:
     field = proto.FieldDescriptorProto
 
     def message(name: str, **fields: tuple[int, Any, str | None]) -> Any:
-        made = file.message_type.add(name=name)
+        message_type = file.message_type.add(name=name)
         for field_name, (label, kind, type_name) in fields.items():
-            number = len(made.field) + 1
-            made.field.add(
+            number = len(message_type.field) + 1
+            message_type.field.add(
                 name=field_name, number=number, label=label, type=kind, type_name=type_name
             )
-        return made
+        return message_type
 
     one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
     for name, kind in (

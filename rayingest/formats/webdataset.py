@@ -1,10 +1,11 @@
-"""WebDataset: tar files in which neighbouring members of one key are the fields of one sample.
+"""Read WebDataset: tar files in which neighbouring members with one key are a sample's fields.
 
-Owns which members are samples. The extension is what follows the first dot of a member's base name, lower-cased, the
-key everything before it, folders included. Left out are all that is no regular file, names without an extension or
-with nothing before the dot, and what lies at or below a top-level `__name__`. Blocks are byte ranges between headers;
-a `.tar.gz`, or the output of a command, is one block. Files in a tar have no checksums: damage inside one is for its
-decoder to find, save in a `.tar.gz`, which has one of everything.
+Owns which members are samples. A field's name is what follows the first dot of a member's base
+name, lower-cased; the key is everything before that dot, folders included. Members that are no
+regular files, names without an extension or with nothing before the dot, and whatever lies at or
+below a top-level `__name__` belong to no sample. Blocks are byte ranges between headers; a
+`.tar.gz`, or the output of a command, is one block. Files in a tar have no checksums: a decoder
+must find damage inside a file, but for a `.tar.gz`, which has a checksum of everything.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Sample:
 
 
 class WebDataset(Format):
-    """Tar shards, plain or compressed as a whole with gzip."""
+    """Tar shards, plain or compressed as a whole with gzip, and the output of commands."""
 
     name = "webdataset"
     suffixes = (".tar", ".tar.gz", ".tgz")
@@ -88,29 +89,31 @@ class WebDataset(Format):
         with shard.open() as file:
             tar = FileSource(file, shard.size, shard.safe_url)
             known = read_foreign_index(
-                shard, lambda begin, end: _some_in(tar, begin, end, shard.strict)
+                shard, lambda begin, end: _count_up_to_2(tar, begin, end, shard.strict)
             )
             if known is not None:
                 builder.extend(*known)
                 at = int(known.ends[-1])
-            # The rest of the tar, and that it ends as it should.
+            # Read the rest of the tar, and check its end.
             for sample in _samples(tar, at, None, shard.strict, ()):
                 builder.add(sample.offset, sample.end, sum(sample.sizes.values()))
         return builder.finish()
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
-        """Also those that a `.json` file names in the manner of wids."""
-        named = [urls] if isinstance(urls, str | os.PathLike) else urls
-        found = [shard for url in named for shard in _listed(os.fspath(url), storage)]
+        """Return the shards that `urls` names, and those that a `.json` list of wids names."""
+        given = [urls] if isinstance(urls, str | os.PathLike) else urls
+        found = [shard for url in given for shard in _expand_list(os.fspath(url), storage)]
         return list_shards(
             found if len(found) > 1 else found[0], suffixes=self.suffixes, storage=storage
         )
 
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
-        """Columns `__key__` (string), one binary column per extension (null where a sample lacks it), by name, and
-        `__offset__`: the byte of the sample's first header, in the uncompressed tar.
+        """Return `__key__` (string), a binary column per extension, and `__offset__`.
+
+        A value is null if the sample lacks the field. `__offset__` is the byte of the sample's
+        first header, in the uncompressed tar.
         """
-        wanted = _wanted(columns)
+        wanted = _extensions(columns)
         if _is_stream(shard):
             return [_read_stream(shard, block, wanted) for block in blocks]
         pieces = shard.ranges([(begin, end) for begin, end, _ in blocks])
@@ -128,8 +131,11 @@ class WebDataset(Format):
 FORMAT = WebDataset()
 
 
-def _listed(url: str, storage: Storage) -> list[str]:
-    """The URL itself, or those of the shards that it lists: https://github.com/webdataset/webdataset, `wids`."""
+def _expand_list(url: str, storage: Storage) -> list[str]:
+    """Return the URL, or the URLs in a list of wids.
+
+    See https://github.com/webdataset/webdataset.
+    """
     if not url.endswith(".json"):
         return [url]
     try:
@@ -137,7 +143,7 @@ def _listed(url: str, storage: Storage) -> list[str]:
         shards = [str(shard["url"]) for shard in listed["shardlist"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{redact(url)} is not a list of shards in the manner of wids: {error!r}"
+            f"{redact(url)} is not a list of shards as wids writes them: {error!r}"
         ) from None
     folder = url.rpartition("/")[0]
     return [
@@ -152,19 +158,19 @@ def _is_stream(shard: Shard) -> bool:
 
 @contextmanager
 def _stream(shard: Shard) -> Iterator[StreamSource]:
-    """A shard that is read from its beginning to its end; nothing of the reading is left afterwards."""
-    chunks = _plain(shard) if is_pipe(shard.url) else decompress(shard)
+    """Open a shard that is read once from begin to end; close it on exit."""
+    chunks = _command_output(shard) if is_pipe(shard.url) else decompress(shard)
     with closing(chunks):
         yield StreamSource(chunks, shard.safe_url)
 
 
-def _plain(shard: Shard) -> Generator[bytes, None, None]:
-    """The output of a command."""
+def _command_output(shard: Shard) -> Generator[bytes, None, None]:
+    """Yield the output of a command. ConfigError if it is gzip."""
     with closing(stream_output(shard.storage, shard.url)) as chunks:
         first = next(chunks, b"")
         if first.startswith(_GZIP):
             raise ConfigError(
-                f"{shard.safe_url}: the command writes gzip; let it end in `| gzip -dc`"
+                f"the command {shard.safe_url} writes gzip: append `| gzip -dc` to it"
             )
         yield first
         yield from chunks
@@ -176,15 +182,16 @@ def _read_stream(shard: Shard, block: Block, wanted: Columns) -> pa.Table:
         length = source.drain()
     if is_pipe(shard.url) and length != block[1]:
         raise shard.error(
-            f"the shard changed since it was indexed: {block[1]} bytes came from the command then, {length} now; where "
-            "that is meant, remove the kept index",
+            f"the shard changed since it was indexed: the command wrote {block[1]} bytes then, "
+            f"{length} now; if the data are "
+            "right, remove the cached index",
             min(length, block[1]),
         )
     return table
 
 
 def field_of(name: str) -> tuple[str, str] | None:
-    """`(key, extension)` of a member's name, None for one that belongs to no sample."""
+    """Return key and extension of a member's name, or None if it belongs to no sample."""
     folder, slash, base = name.rpartition("/")
     stem, dot, extension = base.partition(".")
     if not stem or not dot or not extension or _META.match(name):
@@ -195,9 +202,10 @@ def field_of(name: str) -> tuple[str, str] | None:
 def _samples(
     source: _TarSource, begin: int, end: int | None, strict: bool, wanted: Columns
 ) -> Iterator[_Sample]:
-    """The samples of [begin, end), or with `end` None of all that is there, the end marker held to `strict`.
+    """Yield the samples of [begin, end); with `end` None all samples, and check the end marker.
 
-    They hold the data of the `wanted` extensions (None: all), taken as it passes: a stream cannot go back for it.
+    They hold the data of the `wanted` extensions (None: all), taken while passing: a stream cannot
+    go back.
     """
     at = begin
     sample: _Sample | None = None
@@ -206,10 +214,10 @@ def _samples(
         if member is None:
             break
         at = member.end
-        named = field_of(member.name) if member.regular else None
-        if named is None:
+        given = field_of(member.name) if member.regular else None
+        if given is None:
             continue
-        key, extension = named
+        key, extension = given
         if sample is not None and sample.key != key:
             yield sample
             sample = None
@@ -223,26 +231,28 @@ def _samples(
         check_end(source, at, strict)
     elif at != end:
         raise DataError(
-            "the shard changed since it was indexed: a zero block", shard=source.shard, offset=at
+            "the shard changed since it was indexed: it has a zero block here",
+            shard=source.shard,
+            offset=at,
         )
 
 
-def _some_in(source: FileSource, begin: int, end: int, strict: bool) -> int:
-    """How many samples [begin, end) has, two of more; DataError where these are not places of headers."""
+def _count_up_to_2(source: FileSource, begin: int, end: int, strict: bool) -> int:
+    """Return how many samples [begin, end) has, at most 2. DataError if not between headers."""
     return len(list(islice(_samples(source, begin, end, strict, ()), 2)))
 
 
 def _add(sample: _Sample, extension: str, member: Member, shard: str) -> None:
     if extension in sample.sizes:
         raise DataError(
-            f"extension {extension!r} comes twice",
+            f"the sample has two files with extension {extension!r}",
             shard=shard,
             offset=member.offset,
             key=sample.key,
         )
     if extension.startswith("__") and extension.endswith("__"):
         raise DataError(
-            f"extension {extension!r} is reserved",
+            f"the extension {extension!r} is reserved: rename the file",
             shard=shard,
             offset=member.offset,
             key=sample.key,
@@ -251,13 +261,13 @@ def _add(sample: _Sample, extension: str, member: Member, shard: str) -> None:
     sample.end = member.end
 
 
-def _wanted(columns: Columns) -> Columns:
+def _extensions(columns: Columns) -> Columns:
     if columns is None:
         return None
     for name in columns:
         if name != name.lower():
             raise ConfigError(
-                f"no extension can be {name!r}: extensions are lower-cased, {name.lower()!r} may be meant"
+                f"there is no field {name!r}: extensions are lower-cased; give {name.lower()!r}"
             )
     return tuple(name for name in columns if name not in {KEY, OFFSET})
 

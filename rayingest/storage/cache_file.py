@@ -59,7 +59,8 @@ class CacheFile:
             data = self.storage.read_if_exists(self.location)
             if data and self.named_by_user and not data.startswith(_MAGIC):
                 raise _ForeignFileError(
-                    f"index: {redact(self.location)} is no {self.what} of rayingest, and is left as it is: "
+                    f"index: {redact(self.location)} is no {self.what} of rayingest, and is left "
+                    "as it is: "
                     "name another file, or a folder"
                 )
             return None if data is None else use(*_unpacked(data))

@@ -98,7 +98,8 @@ class DiskCache:
         with contextlib.suppress(FileNotFoundError):
             if (known := note.read_text()) not in {"", str(self.limit)}:
                 raise ConfigError(
-                    f"cache_bytes={self.limit}: the cache in {self.folder} was made with {known}; give as many, or "
+                    f"cache_bytes={self.limit}: the cache in {self.folder} was made with {known}; "
+                    "give as many, or "
                     "another folder, or remove that one"
                 )
             if known:

@@ -145,7 +145,8 @@ class Storage:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
                 raise DataError(
-                    f"{len(piece)} bytes came back for the {end - begin} asked for: the file has changed or is cut "
+                    f"{len(piece)} bytes came back for the {end - begin} asked for: the file has "
+                    "changed or is cut "
                     "off, or its server ignores byte ranges",
                     shard=redact(url),
                     offset=begin,
@@ -192,7 +193,8 @@ class Storage:
         self._compare(url, size, found)
         if mark and marked and mark != marked:
             raise DataError(
-                "the shard changed since it was indexed: it is of the same size, but was written again, as its etag or "
+                "the shard changed since it was indexed: it is of the same size, but was written "
+                "again, as its etag or "
                 f"time tells ({mark} then, {marked} now)",
                 shard=redact(url),
                 offset=0,
@@ -203,7 +205,8 @@ class Storage:
         info = self.on_filesystem(url, fresh_info, "stat")
         if info.get("size") is None:
             raise ConfigError(
-                f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs"
+                f"{redact(url)}: the server does not tell the file's size, which reading by "
+                "ranges needs"
             )
         return int(info["size"]), mark_of(info)
 
@@ -290,7 +293,8 @@ class Storage:
         self._compare(url, size, found.st_size)
         if mark and self._first_times.differs((url, mark), found):
             raise DataError(
-                "the shard changed while it was being read: it is of the same size, but was written again, as its time "
+                "the shard changed while it was being read: it is of the same size, but was "
+                "written again, as its time "
                 "tells",
                 shard=redact(url),
                 offset=0,

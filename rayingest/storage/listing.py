@@ -71,7 +71,8 @@ def refuse_lost_folders(
         after = bisect.bisect(ordered, folder + "/")
         if not any(name.startswith(folder + "/") for name in ordered[after : after + 1]):
             raise ConfigError(
-                f"{redact(folder)} is a folder, and a glob takes files only: name the folder itself, match the files "
+                f"{redact(folder)} is a folder, and a glob takes files only: name the folder "
+                "itself, match the files "
                 "in it, or take it away"
             )
 

@@ -123,6 +123,7 @@ def _cannot_look_at(path: str, error: OSError) -> ConfigError:
 
 def _leads_nowhere(path: str) -> ConfigError:
     return ConfigError(
-        f"{path} is a link to {os.path.realpath(path)}, which does not exist: fetch that, mount what it is on, or take "
+        f"{path} is a link to {os.path.realpath(path)}, which does not exist: fetch that, mount "
+        "what it is on, or take "
         "the link away"
     )

@@ -42,7 +42,8 @@ def check_allowed(storage: Storage, url: str) -> None:
     """ConfigError unless commands may be run."""
     if not storage.allow_pipe:
         raise ConfigError(
-            f"{redact(url)!r} would run a shell command, which is not done by default; give a path or URL, or, where "
+            f"{redact(url)!r} would run a shell command, which is not done by default; give a "
+            "path or URL, or, where "
             "you trust the command, read_webdataset(..., allow_pipe=True)"
         )
 

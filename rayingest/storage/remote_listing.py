@@ -166,7 +166,8 @@ def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, FileIn
         url = form.url(name)
         if info.get("size") is None:
             raise ConfigError(
-                f"{redact(url)}: the server does not tell the file's size, which reading by ranges needs"
+                f"{redact(url)}: the server does not tell the file's size, which reading by "
+                "ranges needs"
             )
         found[name] = FileInfo(url, int(info["size"]), mark_of(info))
     return found

@@ -180,7 +180,8 @@ def _refuse_duplicates(found: Sequence[FileInfo]) -> None:
     for shard in found:
         if shard.url in seen:
             raise ConfigError(
-                f"{redact(shard.url)} is named twice in the list of URLs; a shard is read once an epoch"
+                f"{redact(shard.url)} is named twice in the list of URLs; a shard is read once an "
+                "epoch"
             )
         seen.add(shard.url)
 

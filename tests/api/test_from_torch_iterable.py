@@ -157,7 +157,7 @@ def test_lengths_that_promise_too_much_are_named() -> None:
         data.batch(4).loader(workers=0, epochs=1) as loader,
         pytest.raises(
             ri.DataError,
-            match=r"lengths promised 9 samples, and the iterable ends before sample 7.*/1, off",
+            match=r"lengths gives 9 samples, the iterable ends before sample 7.*/1, off",
         ),
     ):
         list(loader)
@@ -188,7 +188,7 @@ def test_data_that_has_changed_is_noticed(change: int, tmp_path: Path) -> None:
     run(data("before").batch(10))
     count.write_text(str(24 + change))
     with pytest.raises(
-        ri.DataError, match=r"changed since it was indexed.*counted again \[shard .*/0"
+        ri.DataError, match=r"changed since it was indexed.*count again \[shard .*/0"
     ):
         run(data("before").batch(10, partial="short"))
     with data("after").batch(2 * (24 + change)).loader(workers=0) as loader:

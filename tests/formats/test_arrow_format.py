@@ -70,8 +70,8 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         batch(ri.read_arrow(path).select(nope="nope"), 1)
     cases = {
         b"FEA1" + bytes(60): "Feather version 1",
-        b"{}": "none of Arrow's",
-        whole + whole: "data follows the end",
+        b"{}": "is not Arrow",
+        whole + whole: "data follow the end",
     }
     for data, said in cases.items():
         path.write_bytes(data)
@@ -106,7 +106,7 @@ def test_a_saved_folder_is_what_its_state_names(tmp_path: Path, caplog: Any) -> 
     assert "cache-1234.arrow" in caplog.text
     second.unlink()
     with pytest.raises(
-        ri.DataError, match=r"state.json names the shard, and it is not there"
+        ri.DataError, match=r"the shard is missing, and state.json names it"
     ) as caught:
         batch(ri.read_arrow(folder), 1)
     assert caught.value.shard == str(second)

@@ -58,10 +58,10 @@ def test_what_lies_in_other_files_is_refused(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_virtual_dataset("view", layout)
         file.create_dataset("names", data=[["a", "b"]] * 3, dtype=h5py.string_dtype())
-    with pytest.raises(ri.ConfigError, match="'view' is a view of other files"):
+    with pytest.raises(ri.ConfigError, match=r"'view' of .* is a view of other files"):
         batch(ri.read_hdf5(path, fields=["view"]), 1)
     with pytest.raises(
-        ri.ConfigError, match="'names' holds several values of variable length a row"
+        ri.ConfigError, match=r"'names' of .* holds several values of variable length per row"
     ):
         batch(ri.read_hdf5(path, fields=["names"]), 1)
 
@@ -71,12 +71,13 @@ def test_fields_can_be_chosen_where_lengths_differ(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["x"], file["y"], file["means"] = np.zeros((4, 2)), np.arange(4), np.zeros(2)
         file["pairs"] = np.zeros(4, [("a", "i4"), ("b", "f4")])
-    with pytest.raises(ri.ConfigError, match=r"'pairs' holds .* which is not read"):
+    with pytest.raises(ri.ConfigError, match=r"'pairs' in .* holds .*, which cannot be batched"):
         batch(ri.read_hdf5(path), 1)
-    with pytest.raises(ri.ConfigError, match=r"differ in rows; .*'means': 2"):
+    with pytest.raises(ri.ConfigError, match=r"differ in length: .*'means': 2"):
         batch(ri.read_hdf5(path, fields=["x", "means"]), 1)
     with pytest.raises(
-        ri.ConfigError, match="no data set 'z' with rows; there are 'means', 'pairs', 'x', 'y'"
+        ri.ConfigError,
+        match=r"no dataset 'z' with rows in .*; there are 'means', 'pairs', 'x', 'y'",
     ):
         batch(ri.read_hdf5(path, fields=["x", "z"]), 1)
     assert batch(ri.read_hdf5(path, fields=["y"]), 4)["y"].tolist() == [0, 1, 2, 3]
@@ -106,7 +107,7 @@ def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
             batch(ri.read_hdf5(path), 64)
         assert caught.value.shard == str(path)
     path.write_bytes(b"no HDF5".ljust(4096))
-    with pytest.raises(ri.DataError, match="damaged HDF5 file, or none"):
+    with pytest.raises(ri.DataError, match="damaged HDF5 file, or not HDF5"):
         batch(ri.read_hdf5(path), 1)
 
 

@@ -102,9 +102,11 @@ def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(
     shutil.copy(MDS / "encodings" / "shard.00000.mds", plain / "left.mds")
     with ri.read_mds(plain.parent).batch(40).loader(workers=0) as loader:
         assert len(loader) == 1
-    assert "not read, since no index.json names them" in caplog.text
+    assert "are not read, since no index.json names them" in caplog.text
     (plain / "shard.00001.mds").unlink()
-    with pytest.raises(ri.DataError, match="names the shard, and it is not there") as caught:
+    with pytest.raises(
+        ri.DataError, match=r"the shard is missing, and index.json names it"
+    ) as caught:
         ri.read_mds(plain).batch(1).loader(workers=0)
     assert caught.value.shard == str(plain / "shard.00001.mds")
     (plain / "index.json").unlink()
@@ -134,8 +136,8 @@ def test_what_an_index_says_is_checked(plain: Path) -> None:
         "its sha1 is not": text.replace('"sha1": "', '"sha1": "0'),
         "samples, and 99 by its index.json": text.replace(count, '"samples": 99'),
         "bytes, and 1 by its index.json": text.replace('"bytes": ', '"bytes": 1, "was": '),
-        "only MDS 2 is read": text.replace('"version": 2', '"version": 3'),
-        "not an index that is known": "[]",
+        "only MDS 2 is supported": text.replace('"version": 2', '"version": 3'),
+        "not a known kind of index": "[]",
     }
     for said, damaged in cases.items():
         path.write_text(damaged)

@@ -40,7 +40,8 @@ def test_features_are_one_value_or_lists_as_the_user_says() -> None:
     lacking = batch(ri.read_tfrecord(SHARD, lists=["many", "scores", "none"]).select(none="none"))
     assert (lacking["none"].shape, lacking["none_length"].tolist()) == ((3, 0), [0, 0, 0])
     with pytest.raises(
-        ri.DataError, match=r"'many' holds 3 values, not one: name it in lists=\['many', ...\]"
+        ri.DataError,
+        match=r"'many' holds 3 values instead of one: read it as a list, lists=\['many', ...\]",
     ):
         batch(ri.read_tfrecord(SHARD, lists=["scores"]))
     with pytest.raises(
