@@ -1,10 +1,9 @@
-"""A mark of code: a short hash that changes when a function does, and does not from one process to
-the next.
+"""Mark code with a short hash that changes when the code changes, and is equal in all processes.
 
-Owns what is looked at: bytecode, constants, defaults, values of closures and globals that code
-refers to, functions and classes among them, a class's methods, arrays, a value object's repr.
-Libraries are known by their names alone, and so are objects that show nothing but their address: a
-changed mark means changed code, an equal one is no proof.
+Owns which parts of code count: bytecode, constants, defaults, the values of closures and of globals
+that code refers to (functions and classes among them), a class's methods, arrays, and the repr of a
+value object. Libraries count by name alone, and so do objects whose repr is only an address. So a
+changed mark means changed code, but an equal one does not prove equal code.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _FOLLOWED = (
 
 
 def code_mark(things: Any) -> str:
-    """8 hex digits of functions, classes, value objects, and containers of them."""
+    """Return 8 hex digits of functions, classes, value objects, and containers of them."""
     digest = hashlib.blake2b(digest_size=4)
     for word in _words(things, {}):
         digest.update(word.encode("utf-8", "backslashreplace") + b"\0")
@@ -42,10 +41,10 @@ def code_mark(things: Any) -> str:
 
 
 def _words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
-    """What tells this thing from another, as strings that are the same in every process.
+    """Yield strings that identify the thing, the same in every process.
 
-    `seen` are the objects met so far, by id: functions may refer to themselves. Not constants,
-    which one process may hold once and another twice.
+    `seen` are the objects met so far, by id, because functions may refer to themselves. Constants
+    are not among them: one process may hold a constant once, another twice.
     """
     if isinstance(thing, _PLAIN):
         yield f"{type(thing).__name__} {thing!r}"
@@ -101,9 +100,8 @@ def _object_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
         yield from _array_words(thing, seen)
     elif (text := repr(thing)) and not _shows_address(text):
         yield f"{type(thing).__module__}.{text}"
-        if "..." in text and hasattr(
-            thing, "__dict__"
-        ):  # an array in it, perhaps, of which the middle is left out
+        if "..." in text and hasattr(thing, "__dict__"):
+            # It may hold an array, of which the repr leaves out the middle.
             yield from _words(dict(sorted(vars(thing).items())), seen)
     elif hasattr(thing, "__dict__"):
         yield from _words((type(thing), dict(sorted(vars(thing).items()))), seen)
@@ -119,7 +117,7 @@ def _global_words(function: types.FunctionType, seen: dict[int, Any]) -> Iterato
 
 
 def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator[str]:
-    """A global, or an attribute of a module, that code refers to."""
+    """Yield the words of a global, or of an attribute of a module, that code refers to."""
     if isinstance(value, types.ModuleType):
         yield value.__name__
         if not _is_library(value.__name__) and id(value) not in seen:
@@ -137,7 +135,7 @@ def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator
 
 
 def _referred(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """The globals that code, and code in it, refers to, and all names that may be attributes."""
+    """Return the globals that code, and code in it, refers to, and the names of attributes."""
     names = {
         each.argval
         for each in dis.get_instructions(code)
@@ -152,7 +150,7 @@ def _referred(code: types.CodeType) -> tuple[set[str], set[str]]:
 
 
 def _is_library(module: str | None) -> bool:
-    """Whether a module's code is not its user's own."""
+    """Return whether a module is not the user's own."""
     top = (module or "").partition(".")[0]
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     return (
@@ -163,10 +161,10 @@ def _is_library(module: str | None) -> bool:
 
 
 def _array_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
-    """Of a NumPy array, a tensor, a table's column."""
+    """Yield the words of a numpy array, a tensor, or a table's column."""
     try:
         array = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
-    except Exception:  # a dtype that NumPy lacks
+    except Exception:  # a dtype that numpy lacks
         yield f"{type(thing).__qualname__} {thing!r}"
         return
     yield f"{type(thing).__qualname__} {array.dtype} {array.shape}"
@@ -183,7 +181,7 @@ def _shows_address(text: str) -> bool:
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that is bound only later
+    except ValueError:  # a name that is bound later
         return None
 
 

@@ -1,8 +1,8 @@
-"""Expressions on a sample's fields, as text: `width >= 256 and label in (3, 5)`.
+"""Evaluate expressions on a sample's fields, given as text: `width >= 256 and label in (3, 5)`.
 
-Owns the language, a small part of Python's: names of fields, constants, comparisons, `in`, `is
-None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). Nothing else can be said
-in it, so it runs no code of anybody's.
+Owns the language, a small part of Python: names of fields, constants, comparisons, `in`, `is None`,
+`and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It has nothing else, so an
+expression cannot run other code.
 """
 
 from __future__ import annotations
@@ -16,70 +16,36 @@ from typing import Any
 
 from rayingest.errors import ConfigError
 
-_NODES = (
-    *(
-        ast.Expression,
-        ast.BoolOp,
-        ast.And,
-        ast.Or,
-        ast.UnaryOp,
-        ast.Not,
-        ast.USub,
-        ast.BinOp,
-        ast.Compare,
-        ast.Call,
-    ),
-    *(
-        ast.Add,
-        ast.Sub,
-        ast.Mult,
-        ast.Div,
-        ast.FloorDiv,
-        ast.Mod,
-        ast.Constant,
-        ast.Name,
-        ast.Load,
-        ast.Subscript,
-    ),
-    *(
-        ast.Tuple,
-        ast.List,
-        ast.Eq,
-        ast.NotEq,
-        ast.Lt,
-        ast.LtE,
-        ast.Gt,
-        ast.GtE,
-        ast.In,
-        ast.NotIn,
-        ast.Is,
-        ast.IsNot,
-    ),
-)
+_VALUES = (ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Tuple, ast.List, ast.Call)
+_LOGIC = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not)
+_ARITHMETIC = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub)
+_COMPARISON = (ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_MEMBERSHIP = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
+_NODES = (ast.Expression, *_VALUES, *_LOGIC, *_ARITHMETIC, *_COMPARISON, *_MEMBERSHIP)
 
 
 @dataclass(frozen=True)
 class Expression:
-    """Called with a sample it gives what the text says of it. ConfigError for what is not of the
-    language.
-    """
+    """An expression: call it with a sample for its value. ConfigError if not in the language."""
 
     text: str
 
     def __post_init__(self) -> None:
-        _compiled(self.text)
+        _compile(self.text)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields it asks for, in order."""
-        return _compiled(self.text)[1]
+        """The fields that it names, in order."""
+        return _compile(self.text)[1]
 
     def __call__(self, sample: Mapping[str, Any]) -> Any:
-        return eval(_compiled(self.text)[0], {"__builtins__": {}, "len": len}, dict(sample))  # noqa: S307 - see above
+        code, _ = _compile(self.text)
+        # Safe: `_compile` refuses every node that is not in the language.
+        return eval(code, {"__builtins__": {}, "len": len}, dict(sample))  # noqa: S307
 
 
 @lru_cache(maxsize=64)
-def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
+def _compile(text: str) -> tuple[CodeType, tuple[str, ...]]:
     try:
         tree = ast.parse(text.strip(), "<where>", "eval")
     except (SyntaxError, ValueError) as error:
@@ -93,12 +59,12 @@ def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
             or call.keywords
         ):
             raise ConfigError(
-                f"where({text!r}): {ast.unparse(call)!r} is no part of the language; use filter(fn)"
+                f"where({text!r}): {ast.unparse(call)!r} is not in its language; use filter(fn)"
             )
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             raise ConfigError(
-                f"where({text!r}): {_shown(node)!r} is no part of the language; use filter(fn)"
+                f"where({text!r}): {_shown(node)!r} is not in its language; use filter(fn)"
             )
     functions = {id(call.func) for call in calls}
     fields = [
@@ -107,12 +73,12 @@ def _compiled(text: str) -> tuple[CodeType, tuple[str, ...]]:
     fields.sort(key=lambda node: (node.lineno, node.col_offset))
     names = tuple(dict.fromkeys(node.id for node in fields))
     if not names:
-        raise ConfigError(f"where({text!r}) asks for no field")
+        raise ConfigError(f"where({text!r}) names no field")
     return compile(tree, "<where>", "eval"), names
 
 
 def _shown(node: ast.AST) -> str:
-    blank = ast.Name("_")  # an operator is text only with what it stands between, or before
+    blank = ast.Name("_")  # an operator is text only between or before operands
     if isinstance(node, ast.operator):
         return ast.unparse(ast.BinOp(blank, node, blank)).strip("_ ")
     if isinstance(node, ast.unaryop):

@@ -225,7 +225,7 @@ def test_what_cannot_travel_is_named() -> None:
         return [{"made": 0}, {"made": lambda: 1}]
 
     for factory, kind in ((locked, "lock"), (called, "function")):
-        said = f"field 'made' is a {kind} that cannot be pickled.*make it in .map.*/0, offset 1"
+        said = f"field 'made' is a {kind}, which cannot be pickled.*make it in .map.*/0, offset 1"
         with pytest.raises(ri.DataError, match=said):
             run(ri.from_torch_iterable(factory, shards=1).batch(2))
 
@@ -251,7 +251,7 @@ def test_parts_of_it_are_taken_as_of_any_data() -> None:
         ),
         (
             lambda: run(ri.from_torch_iterable(lambda i: i, shards=1).batch(1)),
-            "gave a int for shard 0: no iterable",
+            "returned a int for shard 0, which is not iterable",
         ),
         (lambda: run(ri.from_torch_iterable(lambda i: [], shards=1).batch(1)), "no sample"),
     ],

@@ -24,7 +24,7 @@ from rayingest.plan.order.offsets import bookmark
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import name_of, user_line
 from rayingest.transforms.raw_block import FILE, OFFSET
-from rayingest.transforms.torch.iterables import pickled
+from rayingest.transforms.torch.iterables import pickle_sample
 
 SAMPLE = "sample"
 """The column of pickled samples."""
@@ -161,7 +161,7 @@ class StepReader:
                 sample, offset = self._next()
                 number = self._current
                 if begin <= row < end:
-                    samples.append(pickled(sample))
+                    samples.append(pickle_sample(sample))
                     shards.append(self._shard(number))
                     offsets.append(self._offsets[number])
                 self._offsets[number] = offset
@@ -324,7 +324,7 @@ class Unpickle:
         return f"{type(self).__qualname__}({self.source})"
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        # The bytes come from `pickled`, in a process of this job.
+        # The bytes come from `pickle_sample`, in a process of this job.
         record: dict[str, Any] = pickle.loads(sample[SAMPLE])  # noqa: S301
         return record
 

@@ -1,1 +1,1 @@
-"""Text and tokens."""
+"""Text transforms: text to tokens."""

@@ -1,1 +1,1 @@
-"""Items of PyTorch datasets."""
+"""PyTorch datasets as sources: map-style items and iterable shards."""

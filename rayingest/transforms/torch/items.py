@@ -1,7 +1,7 @@
-"""Samples of a map-style dataset as PyTorch has them: `dataset[i]`, made where samples are decoded.
+"""Get the samples of a PyTorch map-style dataset, `dataset[i]`, where samples are decoded.
 
-Owns what becomes of an item's parts, and the random numbers inside the dataset: the global states of Python, numpy and
-torch are seeded for each sample, and put back after it.
+Owns how an item's parts become fields, and the random numbers inside the dataset: the global states
+of Python, numpy and torch are seeded for each sample, and restored after it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from rayingest.errors import ConfigError
 from rayingest.formats.index_only import NUMBER
 from rayingest.plan.order.keys import fold
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.torch.random_state import drawn_mark, seeded
+from rayingest.transforms.torch.random_state import global_seed, state_mark
 
 ITEM = "item"
-"""The field of an item that is left whole."""
+"""The field of an item that is not split into fields."""
 
 
 class _Items:
-    """A dataset in a process that makes its items; shared by that process's threads.
+    """A dataset in a process that gets its items; shared by the threads of that process.
 
-    A number stands for the item of index i where it is i, or i plus a multiple of the length where that comes again.
-    `worker_init_fn(id)` is called once in each process, with the process's id. `whole`: items are not taken apart.
+    A number n stands for the item of index n modulo the length: repeats of an item have numbers of
+    their own. `worker_init_fn(id)` is called once in each process, with the process's id. `whole`:
+    items are not split into fields.
     """
 
-    fixed_lengths = True  # as torch's own collation has it: 1-D arrays of one field have one length
+    fixed_lengths = True  # torch's own collation requires it of 1-D arrays too
 
     def __init__(
         self, dataset: Any, worker_init_fn: Callable[[int], object] | None, whole: bool
@@ -54,7 +55,7 @@ class _Items:
 
     def _draw(self, number: int, key: int, get: Callable[[int], Any]) -> Any:
         again, index = divmod(number, self.samples)
-        with seeded(fold("item", key, again)):
+        with global_seed(fold("item", key, again)):
             return get(index)
 
     def _set_up(self) -> None:
@@ -65,7 +66,7 @@ class _Items:
 
 
 class Fetch(_Items):
-    """For `Map`: puts `dataset[i]` in the place of a number."""
+    """For `Map`: replace a number by `dataset[i]`."""
 
     def __call__(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         with self._lock:
@@ -73,14 +74,14 @@ class Fetch(_Items):
             item = self._draw(
                 sample[NUMBER], rng.bit_generator.random_raw(), self.dataset.__getitem__
             )
-        return {ITEM: detached(item)} if self.whole else fields(item)
+        return {ITEM: detach(item)} if self.whole else item_fields(item)
 
 
 class FetchTogether(_Items):
-    """For `MapBatches`: puts what the dataset's `__getitems__` gives in the places of numbers; items are left whole.
+    """For `MapBatches`: replace numbers by the items of the dataset's `__getitems__`, whole.
 
-    Where the dataset draws random numbers, its samples are asked for one by one: they may not depend on which of them
-    come together.
+    If the dataset draws random numbers, its items are fetched one by one: a sample may not depend
+    on the samples that are fetched with it.
     """
 
     _draws = False
@@ -92,40 +93,44 @@ class FetchTogether(_Items):
         with self._lock:
             self._set_up()
             if not self._draws:
-                with seeded(keys[0]):
-                    before = drawn_mark()
+                with global_seed(keys[0]):
+                    before = state_mark()
                     items = self._get([number % self.samples for number in numbers])
-                    self._draws = drawn_mark() != before
+                    self._draws = state_mark() != before
             if self._draws:
                 items = [
                     self._draw(n, key, lambda i: self._get([i])[0])
                     for n, key in zip(numbers, keys, strict=True)
                 ]
-        return {ITEM: [detached(item) for item in items]}
+        return {ITEM: [detach(item) for item in items]}
 
     def _get(self, indices: list[int]) -> list[Any]:
         items = list(self.dataset.__getitems__(indices))
         if len(items) != len(indices):
             raise ConfigError(
-                f"__getitems__ of {self.__qualname__} gave {len(items)} items for {len(indices)} indices"
+                f"__getitems__ of {self.__qualname__} returned {len(items)} items for "
+                f"{len(indices)} indices"
             )
         return items
 
 
 class Unpack:
-    """The fields of an item that was left whole."""
+    """For `Map`: split an item that was fetched whole into its fields."""
 
     fixed_lengths = True
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        return fields(sample[ITEM])
+        return item_fields(sample[ITEM])
 
     def __repr__(self) -> str:
         return "Unpack()"
 
 
 class Collate:
-    """A torch `collate_fn` of items as a collate function of samples: the parts of what it returns by name."""
+    """Turn a torch `collate_fn` of items into a collate function of samples.
+
+    The parts of its result become columns.
+    """
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any]) -> None:
         self.collate_fn = collate_fn
@@ -134,13 +139,15 @@ class Collate:
         )
 
     def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        return fields(self.collate_fn([sample[ITEM] for sample in samples]))
+        return item_fields(self.collate_fn([sample[ITEM] for sample in samples]))
 
 
-def fields(item: Any) -> dict[str, Any]:
-    """An item's parts by name: a mapping's by their keys, a tuple's or list's by their places ("0", "1"), of anything
-    else "0". Mappings and tuples inside it are taken apart too ("1.boxes"); lists inside it are values. Gradients are
-    left behind, whether it travels or not.
+def item_fields(item: Any) -> dict[str, Any]:
+    """Return an item's parts by name.
+
+    A mapping's have their keys as names, a tuple's or list's their places ("0", "1"); any other
+    item is "0". Mappings and tuples inside are split too ("1.boxes"); lists inside are values.
+    Gradients are left behind.
     """
     if isinstance(item, (Mapping, tuple, list)):
         return dict(_parts("", dict(enumerate(item)) if isinstance(item, list) else item))
@@ -152,25 +159,25 @@ def _parts(above: str, item: Any) -> Iterator[tuple[str, Any]]:
         for name, part in item.items() if isinstance(item, Mapping) else enumerate(item):
             yield from _parts(f"{above}.{name}" if above else str(name), part)
     else:
-        yield above, detached(item)
+        yield above, detach(item)
 
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
-def detached(value: Any) -> Any:
+def detach(value: Any) -> Any:
     """Return the value with every tensor in its lists, tuples and dicts cut from its gradients."""
     if hasattr(value, "detach"):
         return value.detach() if getattr(value, "requires_grad", False) else value
     if isinstance(value, (list, tuple)):
         if _PLAIN.issuperset(map(type, value)):
             return value
-        parts = [detached(part) for part in value]
+        parts = [detach(part) for part in value]
         if all(part is before for part, before in zip(parts, value, strict=True)):
             return value
         return parts if isinstance(value, list) else getattr(type(value), "_make", tuple)(parts)
     if isinstance(value, dict):
-        parts_by_name = {name: detached(part) for name, part in value.items()}
+        parts_by_name = {name: detach(part) for name, part in value.items()}
         same = all(parts_by_name[name] is part for name, part in value.items())
         return value if same else parts_by_name
     return value

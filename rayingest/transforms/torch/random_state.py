@@ -1,7 +1,7 @@
-"""The global random states of Python, numpy and torch, seeded for a while and then put back.
+"""Seed the global random states of Python, numpy and torch for a while, then restore them.
 
-For code of others, which draws from them: everything here takes its own generator. Nothing else touches them. They are
-a process's, so its threads take turns.
+For user code that draws from them; everything in this package takes its own generator. Nothing else
+touches these states. They belong to the process, so its threads take turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _TURN = threading.RLock()
 
 
 class _States(NamedTuple):
-    """The three; `of_torch` is None where nobody has imported torch, and so draws nothing from it."""
+    """The three states; `of_torch` is None if torch is not imported, so that no code draws from
+    it.
+    """
 
     of_python: Any
     of_numpy: Any
@@ -31,7 +33,7 @@ class _States(NamedTuple):
         of_torch = None if torch is None else torch.default_generator.get_state()
         return cls(random.getstate(), np.random.get_state(), of_torch)
 
-    def put(self) -> None:
+    def restore(self) -> None:
         random.setstate(self.of_python)
         np.random.set_state(self.of_numpy)
         if self.of_torch is not None:
@@ -39,9 +41,10 @@ class _States(NamedTuple):
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Inside, `random`, `numpy.random` and torch on the CPU begin with this seed (64 bits); after it as if nothing had
-    been. One thread of a process is inside at a time.
+def global_seed(seed: int) -> Iterator[None]:
+    """Seed `random`, `numpy.random` and torch on the CPU (64 bits); restore them afterwards.
+
+    One thread of a process is inside at a time.
     """
     with _TURN:
         before = _States.now()
@@ -52,33 +55,36 @@ def seeded(seed: int) -> Iterator[None]:
         try:
             yield
         finally:
-            before.put()
+            before.restore()
 
 
-class Seeded:
-    """Code of others that runs in stretches, each of which begins with the random states that the one before left."""
+class GlobalRandomState:
+    """The global random states of user code that runs with interruptions.
+
+    Each `resume` begins with the states in which the one before ended.
+    """
 
     def __init__(self, seed: int, states: _States | None = None) -> None:
         self._seed, self._states = seed, states
 
     @contextmanager
-    def stretch(self) -> Iterator[None]:
-        """As `seeded`."""
-        with seeded(self._seed):
+    def resume(self) -> Iterator[None]:
+        """Do `global_seed`, with the states of the last time if there was one."""
+        with global_seed(self._seed):
             if self._states is not None:
-                self._states.put()
+                self._states.restore()
             try:
                 yield
             finally:
                 self._states = _States.now()
 
-    def copy(self) -> Seeded:
-        """Another that goes on from here."""
-        return Seeded(self._seed, self._states)
+    def copy(self) -> GlobalRandomState:
+        """Return another that continues from here."""
+        return GlobalRandomState(self._seed, self._states)
 
 
-def drawn_mark() -> tuple[Any, ...]:
-    """What differs once anything was drawn from the global states."""
+def state_mark() -> tuple[Any, ...]:
+    """Return a value that changes as soon as code draws from a global state."""
     name, words, *rest = np.random.get_state(legacy=True)
     torch = sys.modules.get("torch")
     of_torch = b"" if torch is None else torch.default_generator.get_state().numpy().tobytes()

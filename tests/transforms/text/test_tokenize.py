@@ -84,12 +84,12 @@ def test_what_cannot_be_is_refused(file: str, tmp_path: Path) -> None:
     """A file that is none, a token that is not there, a field that holds no text."""
     (tmp_path / "none.json").write_text("{}")
     for how, said in (
-        ({"file": str(tmp_path / "none.json")}, "describes no tokenizer"),
+        ({"file": str(tmp_path / "none.json")}, "is not a tokenizer"),
         ({"file": str(tmp_path / "absent.json")}, "cannot read"),
-        ({"file": file, "end": "<eos>"}, "'<eos>' is no token"),
+        ({"file": file, "end": "<eos>"}, "'<eos>' is not a token"),
         ({"file": file, "longest": 0}, "longest=0"),
     ):
         with pytest.raises(ri.ConfigError, match=said):
             ri.Tokenize(**how)  # type: ignore[arg-type]
-    with pytest.raises(ri.DataError, match="'text' is int, and not text"):
+    with pytest.raises(ri.DataError, match="'text' is int, not text"):
         ri.Tokenize(file)({"text": 3})
