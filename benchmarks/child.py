@@ -1,12 +1,11 @@
-"""A contestant in an environment of its own, in a process that takes batches when it is told to.
+"""Run a contestant in another environment, in a process that takes batches on request.
 
-    .venv-formats/bin/python -m benchmarks.child benchmarks.format_loaders litdata_images FILE... --workers 2
+    .venv-formats/bin/python -m benchmarks.child MODULE FUNCTION FILE... --workers 2
 
-For loaders whose requirements contradict those of the others. `Child` stands for it among the
-contestants: it writes how many batches to take, one number a line, and reads a line when they have
-been taken. Only that goes through the pipes; the loop over the batches is over there, and the
-process is a child of this one, whose CPU is counted like any other's. The end of the numbers ends
-it.
+For loaders whose requirements contradict the others'. `Child` represents it among the contestants:
+it writes a number of batches, one number a line, and reads a line when they are taken. The loop
+over the batches is in the other process, a child of this one, so its CPU time is counted like any
+other's. End of input ends it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CLOSING_SECONDS = 30
 
 
 class Child:
-    """A contestant that runs elsewhere. `at`: a module, and the name in it that makes a loader of
+    """A contestant in another process. `at`: a module, and its function that makes a loader of
     files.
     """
 
@@ -53,7 +52,7 @@ class Child:
         self._process: subprocess.Popen[str] = subprocess.Popen(command, env=environment, **pipes)
 
     def take(self, count: int = 1) -> bool:
-        """As `Contestant.take`."""
+        """Take batches, as `Contestant.take`."""
         orders, answers = self._process.stdin, self._process.stdout
         assert orders is not None
         assert answers is not None
@@ -69,7 +68,7 @@ class Child:
         return bool(json.loads(answer))
 
     def close(self) -> None:
-        """End its process."""
+        """End the process."""
         with self._process as process:
             assert process.stdin is not None
             with suppress(BrokenPipeError):
@@ -81,14 +80,14 @@ class Child:
 
 
 def python() -> Path:
-    """The other environment's."""
+    """Return the other environment's interpreter. SystemExit if it is not installed."""
     if not PYTHON.exists():
         raise SystemExit(f"there is no {PYTHON}: make bench-env")
     return PYTHON
 
 
 def versions(distributions: Sequence[str]) -> dict[str, str]:
-    """What is installed in the other environment."""
+    """Return the versions of distributions in the other environment."""
     code = (
         "import json, sys; from importlib.metadata import version; "
         "print(json.dumps(list(map(version, sys.argv[1:]))))"
@@ -98,7 +97,7 @@ def versions(distributions: Sequence[str]) -> dict[str, str]:
 
 
 def serve(contestant: Any, orders: TextIO, answers: TextIO) -> None:
-    """Do as told until nothing more is said."""
+    """Take batches as ordered until the orders end."""
     try:
         for order in iter(orders.readline, ""):
             print(json.dumps(contestant.take(int(order))), file=answers, flush=True)
@@ -107,7 +106,7 @@ def serve(contestant: Any, orders: TextIO, answers: TextIO) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line of the other side."""
+    """Run the command line of the other process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,8 @@
-"""Who is compared: rayingest on Ray, and torch's DataLoader over the same tars, with one and the
-same transform, by a decode path to be chosen for each.
+"""Define what a benchmark compares: a contestant, and two loaders of images in tars.
 
-The DataLoader is set up as its users do: a map-style dataset, shuffled by index, workers that stay,
-batches stacked by the workers in shared memory. Each sample is one `pread` at an offset that was
-looked up beforehand, labels come with the index, and file handles belong to each worker: nothing is
-left to do for it but the work itself.
+The DataLoader is set up as its users do: a map-style dataset, shuffled by index, persistent workers
+that stack batches in shared memory. A sample is one `pread` at a known offset; labels come with the
+index, and each worker has its own file handles. So the DataLoader does only the work itself.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ TRANSFORM = ri.images.Compose(ri.images.RandomResizedCrop(224), ri.images.Random
 
 
 def picture(data: bytes) -> np.ndarray:
-    """uint8[224, 224, 3] of an encoded picture, cropped and flipped at random, through Pillow."""
+    """Decode, crop at random and flip a picture with Pillow; uint8[224, 224, 3]."""
     return TRANSFORM(data, np.random.default_rng(), image_backend="pillow")
 
 
 @cache
 def look_up(shards: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Shard, offset, size and label of each picture of WebDataset tars, int64[pictures] each; once
-    a process.
+    """Return shard, offset, size and label of each picture of WebDataset tars, int64[pictures]
+    each.
     """
     shard_of, offsets, sizes, labels = [], [], [], []
     for number, shard in enumerate(shards):
@@ -54,7 +52,7 @@ def look_up(shards: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
-    """uint8[224, 224, 3] and label of each sample of WebDataset tars, by number."""
+    """Picture, uint8[224, 224, 3], and label of each sample of WebDataset tars, by number."""
 
     def __init__(self, shards: tuple[Path, ...], path: str = "pillow") -> None:
         self._shards, self._path = shards, path
@@ -76,7 +74,7 @@ class TarImages(TorchDataset[tuple[torch.Tensor, int]]):
 
 
 def torch_loader(images: TarImages, batch: int, workers: int) -> DataLoader[Any]:
-    """The peer."""
+    """Make torch's DataLoader of the images."""
     return DataLoader(
         images,
         batch_size=batch,
@@ -97,8 +95,10 @@ def our_loader(
     path: str | None = None,
     **shuffle: int,
 ) -> Any:
-    """Ours, by the best decode path or the one given; `index` is the folder that its index is kept
-    in, `shuffle` how it mixes samples where that is not by default.
+    """Make a loader of rayingest.
+
+    `index` is the folder of its index, `path` its image backend (None: the best), `shuffle` its
+    options of shuffle.
     """
     return (
         ri.read_webdataset([str(path) for path in shards], index=index)
@@ -111,9 +111,7 @@ def our_loader(
 
 
 class Contestant:
-    """A loader that is asked for batches without end, epoch after epoch. `step` counts those taken
-    of the epoch.
-    """
+    """A loader with batches without end, epoch after epoch. `step` counts in the epoch."""
 
     def __init__(self, name: str, loader: Any) -> None:
         self.name, self.loader = name, loader
@@ -121,7 +119,7 @@ class Contestant:
         self._pass: Iterator[Any] = iter(())
 
     def take(self, count: int = 1) -> bool:
-        """Take so many batches, letting go of each; returns whether the last was an epoch's first."""
+        """Take `count` batches and drop each; return whether the last was an epoch's first."""
         for _ in range(count):
             self.step += 1
             batch = next(self._pass, None)
@@ -132,7 +130,7 @@ class Contestant:
         return self.step == 1
 
     def epoch(self) -> tuple[int, float]:
-        """Take all batches of a new epoch; returns how many, and the seconds until the first."""
+        """Take a new epoch; return its number of batches and the seconds until the first."""
         begun = time.perf_counter()
         self._pass = iter(self.loader)
         next(self._pass)

@@ -1,9 +1,7 @@
-"""A corpus for benchmarks: JPEGs of photographs' size and spectrum in WebDataset shards, made once
-and then reused.
+"""Make a corpus for benchmarks once: JPEGs of photographs' size and spectrum in WebDataset shards.
 
-Owns what the images look like and where they lie. The same arguments give the same pictures; a
-corpus is made in a folder of its own beside its place and renamed, so that a half-made one is never
-taken for a whole one.
+The same arguments give the same pictures. A corpus is written to a temporary folder and then
+renamed, so a partial one is never used.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _TEXTURE = 8.0
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where a corpus is, and how much of it."""
+    """The shards of a corpus, its samples and bytes."""
 
     shards: tuple[Path, ...]
     samples: int
@@ -44,8 +42,10 @@ class Corpus:
 def make_corpus(
     root: Path, samples: int = 4096, shards: int = 8, processes: int | None = None
 ) -> Corpus:
-    """The corpus of `samples` JPEGs in `shards` tars under `root`, each labelled with its number;
-    made where it is not there yet, on all CPUs.
+    """Return a corpus of `samples` JPEGs in `shards` tars under `root`; write it if it does not
+    exist.
+
+    Each picture's label is its number.
     """
     folder = root / f"numbered-{samples}-{shards}"
     if not folder.exists():
@@ -67,9 +67,7 @@ def make_corpus(
 
 
 def picture(index: int, size: tuple[int, int] | None = None) -> bytes:
-    """JPEG number `index`: noise at several scales, texture of uneven strength; 57 kB on average in
-    its own size.
-    """
+    """Make JPEG number `index`: noise at several scales and uneven texture, 57 kB on average."""
     rng = np.random.default_rng((2024, index))
     width, height = size or SIZES[index % len(SIZES)]
     channels = [
@@ -86,9 +84,7 @@ def picture(index: int, size: tuple[int, int] | None = None) -> bytes:
 
 
 def _smooth(width: int, height: int, octaves: int, rng: np.random.Generator) -> np.ndarray:
-    """Noise with points every 128 pixels, then every 64 and so on for `octaves`; float32[height,
-    width].
-    """
+    """Return noise of points every 128 pixels, every 64, and so on; float32[height, width]."""
     layer = np.zeros((height // 128 + 2, width // 128 + 2), np.float32)
     for octave in range(octaves):
         if octave:

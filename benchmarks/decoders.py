@@ -1,13 +1,11 @@
-"""One photograph at a time: JPEG bytes to a RandomResizedCrop(224) with flips, by each decode path
-and its rivals.
+"""Compare image backends on one photograph at a time: JPEG to RandomResizedCrop(224) with flips.
 
     python -m benchmarks.decoders --json runs/bench/images.jsonl
 
-All paths take turns on each picture, in an order that rotates, in one process and thread, and get
-the same crop. What counts is CPU time, which other programs disturb least, as the ratio Pillow /
-path of one picture: median and quartiles over all. Quality is the PSNR of each result against
-Pillow's, in dB (99: the same). Rivals that need a library which is not installed
-(opencv-python-headless) are left out.
+All decoders take turns on each picture, in a rotating order, in one thread, with the same crop. The
+figure is CPU time, which other programs disturb least: the ratio Pillow / decoder of one picture,
+as median and quartiles. Quality is the PSNR against Pillow's result in dB (99: identical). A
+decoder whose library is not installed (opencv-python-headless) is left out.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ Read = Callable[[bytes, np.random.Generator, np.ndarray], None]
 
 
 def ours(path: str) -> Read:
-    """Rayingest's transforms by a decode path."""
+    """Use rayingest's transforms with an image backend."""
 
     def read(data: bytes, rng: np.random.Generator, out: np.ndarray) -> None:
         TRANSFORM(data, rng, out, path)
@@ -50,7 +48,7 @@ def ours(path: str) -> Read:
 
 
 def decoded_whole(resize: Callable[[np.ndarray], np.ndarray]) -> Read:
-    """All of the picture decoded by libjpeg-turbo, then cropped, resized and flipped."""
+    """Decode the whole picture with libjpeg-turbo, then crop, resize and flip."""
 
     def read(data: bytes, rng: np.random.Generator, out: np.ndarray) -> None:
         pixels = simplejpeg.decode_jpeg(data)
@@ -65,25 +63,25 @@ def decoded_whole(resize: Callable[[np.ndarray], np.ndarray]) -> Read:
 
 
 def by_pillow(part: np.ndarray) -> np.ndarray:
-    """Antialiased, without SIMD."""
+    """Resize antialiased, without SIMD."""
     return np.asarray(Image.fromarray(part).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
 def by_torch(part: np.ndarray) -> np.ndarray:
-    """Antialiased, SIMD."""
+    """Resize antialiased, with SIMD."""
     chw = torch.from_numpy(part).permute(2, 0, 1)[None]
     wanted = torch.nn.functional.interpolate(chw, (SIDE, SIDE), mode="bilinear", antialias=True)
     return np.asarray(wanted[0].permute(1, 2, 0))
 
 
 def by_opencv(part: np.ndarray) -> np.ndarray:
-    """SIMD, without antialiasing."""
+    """Resize with SIMD, without antialiasing."""
     cv2 = importlib.import_module("cv2")
     return np.asarray(cv2.resize(part, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR))
 
 
 def paths() -> dict[str, Read]:
-    """What is compared, by name."""
+    """Return what is compared, by name."""
     found = {
         REFERENCE: ours("pillow"),
         "turbo": ours("turbo"),
@@ -97,13 +95,13 @@ def paths() -> dict[str, Read]:
 
 
 def psnr(one: np.ndarray, other: np.ndarray) -> float:
-    """Peak signal-to-noise ratio of two uint8 images, in dB."""
+    """Return the peak signal-to-noise ratio of two uint8 images, in dB."""
     error = np.mean((one.astype(np.float32) - other) ** 2)
     return SAME if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def compare(pictures: Sequence[bytes], rounds: int, show: str) -> dict[str, dict[str, Any]]:
-    """For each path: `ratio` of Pillow's CPU time to its own (`spread`), `ms` a picture, `psnr`,
+    """Return for each decoder `ratio` (Pillow's CPU time to its own, a `spread`), `ms`, `psnr`,
     `psnr_min`.
     """
     readers = list(paths().items())
@@ -134,7 +132,7 @@ def compare(pictures: Sequence[bytes], rounds: int, show: str) -> dict[str, dict
 
 
 def report(figures: dict[str, dict[str, Any]]) -> str:
-    """A table for people."""
+    """Return the figures as a table."""
     lines = [
         f"{'path':32}{'Pillow / path':>14} {'middle half':>14}{'ms':>8}{'PSNR':>7}{'least':>7}"
     ]
@@ -147,7 +145,7 @@ def report(figures: dict[str, dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pictures", type=int, default=100, help="of about 500x400")
     parser.add_argument("--big", type=int, default=8, help=f"of {BIG[0]}x{BIG[1]}")
@@ -157,9 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=5,
         help="turns of each path on each picture, with another crop",
     )
-    parser.add_argument(
-        "--json", type=row_file, help="append the results to this file, one line a run"
-    )
+    parser.add_argument("--json", type=row_file, help="file to which a line of JSON is appended")
     args = parser.parse_args(argv)
     if args.pictures < 1 > args.big:
         parser.error("no picture of either size")
@@ -171,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if pictures:
             row[size] = compare(pictures, args.rounds, size)
             print(
-                f"{len(pictures)} pictures of {size}, {args.rounds} crops each\n{report(row[size])}\n"
+                f"{len(pictures)} pictures of {size}, {args.rounds} crops each\n"
+                f"{report(row[size])}\n"
             )
     append_row(args.json, row)
 

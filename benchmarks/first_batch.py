@@ -1,17 +1,16 @@
-"""First batches of rayingest and other loaders: cold, of the second epoch, and after a resume at 90
-% of an epoch.
+"""Time first batches of rayingest and other loaders: cold, second epoch, and after a resume.
 
     make bench-env
     .venv-peers/bin/python -m benchmarks.first_batch --rounds 3 --json row.jsonl
 
-The pictures, transform and loaders of `throughput.py`, two workers each. In a round each contestant
-has a turn, of two fresh processes (`first_batch_turn.py`): one starts and goes on to the second
-epoch's first batch, the other resumes where the first left a state. What follows is compared with
-what came in the first, sample by sample. A loader without a state takes 90 % of an epoch again, in
-a time that grows with the epoch; these have few steps.
+Uses the pictures, transform and loaders of `throughput.py` with two workers each. In a round each
+contestant runs in two new processes (`first_batch_turn.py`): one starts and goes on to the second
+epoch's first batch, the other resumes at 90 % of the first epoch. The samples after the resume are
+compared with those of the first process. A loader without a state takes 90 % of an epoch again, in
+a time that grows with the epoch; these epochs are short.
 
-What is kept beside the data (indexes, copies in formats of their own) is there beforehand. Exits
-with 1 where what follows is not what rayingest gave without a resume.
+Indexes and copies in other formats exist beforehand. Exits with status 1 if rayingest continues
+differently after a resume.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Turn = dict[str, Any]
 
 
 def take(name: str, turn: str, folder: Path, corpus: Corpus, workers: int) -> Turn:
-    """What a process of its own shows."""
+    """Run one turn in a process of its own; return its figures."""
     interpreter = python() if PEERS[name].elsewhere else sys.executable
     job = [str(interpreter), "-m", "benchmarks.first_batch_turn", name, turn, str(folder)]
     environment = {
@@ -70,7 +69,7 @@ def take(name: str, turn: str, folder: Path, corpus: Corpus, workers: int) -> Tu
 def run(
     names: Sequence[str], rounds: int, corpus: Corpus, workers: int
 ) -> dict[str, list[tuple[Turn, Turn]]]:
-    """A start and a resume of each contestant, round by round."""
+    """Run a start and a resume of each contestant, round by round."""
     turns: dict[str, list[tuple[Turn, Turn]]] = {name: [] for name in names}
     for number in tqdm(range(-1, rounds), desc="rounds"):
         at = number % len(names)
@@ -88,9 +87,9 @@ def run(
 
 
 def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
-    """What followed a resume, to the epoch that it is of: whether it is identical to what followed
-    there, and else the samples of that which did not come, and those that came and were not due.
+    """Compare what follows a resume with the end of the epoch that it continues.
 
+    Returns whether both are identical, the number of samples lost, and of samples that came again.
     Raises ValueError if the epoch itself has a sample twice.
     """
     at = place(len(whole))
@@ -105,10 +104,11 @@ def compare(whole: list[list[int]], rest: list[list[int]]) -> dict[str, Any]:
 
 
 def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
-    """For each contestant seconds to the first batch, of a step, to the second epoch's first and to
-    that after a resume, the resume's to the start's of the same round, and of the resumes what
-    followed. Steps are an epoch's mean, and median, which is near none where batches come many at a
-    time.
+    """Return the figures of each contestant.
+
+    Seconds to the first batch, of a step, to the second epoch's first batch and to the first after
+    a resume; the resume's to the start's of the same round; what followed the resumes. A step is an
+    epoch's mean, and its median, which is near 0 if several batches come at once.
     """
     figures = {}
     for name, some in turns.items():
@@ -130,9 +130,10 @@ def summarise(turns: dict[str, list[tuple[Turn, Turn]]]) -> dict[str, Any]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """The figures for people."""
+    """Return the figures as text."""
     lines = [
-        f"{'first batch, seconds':20} {'cold':21} {'second epoch':21} {'a step':7} {'resume to cold':20} what follows"
+        f"{'first batch, seconds':20} {'cold':21} {'second epoch':21} {'a step':7} "
+        f"{'resume to cold':20} what follows"
     ]
     for name, of in figures.items():
         cold, second, ratio = (
@@ -142,13 +143,14 @@ def report(figures: dict[str, Any]) -> str:
         follows = "identical" if of["identical"] else f"{of['lost']} lost, {of['again']} again"
         way = ", 90 % dropped" * (of["by"] != "state")
         lines.append(
-            f"{name:20} {cold:21} {second:21} {of['step']['median']:<7.3f} {ratio:20} {follows}{way}"
+            f"{name:20} {cold:21} {second:21} {of['step']['median']:<7.3f} {ratio:20} "
+            f"{follows}{way}"
         )
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -158,11 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=positive, default=4096, help="of the corpus")
     parser.add_argument("--shards", type=positive, default=8, help="of the corpus")
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the corpus is kept"
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="folder of the corpus"
     )
-    parser.add_argument(
-        "--json", type=row_file, help="append the results to this file, one line a run"
-    )
+    parser.add_argument("--json", type=row_file, help="file to which a line of JSON is appended")
     args = parser.parse_args(argv)
     here = [PEERS[name].libraries for name in args.only if not PEERS[name].elsewhere]
     # these distributions have the names of their modules

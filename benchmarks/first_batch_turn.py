@@ -1,12 +1,12 @@
-"""A contestant in a fresh process: how long its first batch takes, and which samples it gives.
+"""Run one contestant in a new process: time its first batch and record its samples.
 
-    .venv-peers/bin/python -m benchmarks.first_batch_turn WebDataset start FOLDER SHARD... --workers 2
+    .venv-peers/bin/python -m benchmarks.first_batch_turn NAME start FOLDER SHARD... --workers 2
 
-Owns who is compared by `first_batch.py`, in which environment each runs, and what is timed. The
-clock starts with the making of the loader: its library is imported by then, random numbers are
-seeded, offsets of the pictures are looked up, and Ray runs, as in a job on a cluster. `start` takes
-an epoch and the first batch of the next, and leaves a state of 90 % of the epoch; `resume` begins
-there and takes what is left. One whose library has no state takes 90 % again and drops it.
+Owns who takes part in `first_batch.py`, in which environment, and what is timed. The clock starts
+when the loader is made: by then its library is imported, random numbers are seeded, the pictures'
+offsets are known, and Ray runs, as in a job on a cluster. `start` takes an epoch and the next one's
+first batch, and leaves a state at 90 % of the epoch. `resume` continues there. Without a state it
+takes 90 % again and drops it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ Make = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """How a contestant is made, what is imported before, and whether it is on Ray, or in
-    `.venv-formats`.
-    """
+    """How to make a contestant, what to import first, and where it runs."""
 
     make: Callable[[Corpus, int], Any]
     libraries: tuple[str, ...]
@@ -79,12 +77,12 @@ PEERS = {
 
 
 def place(steps: int) -> int:
-    """Batches of an epoch before a resume."""
+    """Return the number of an epoch's batches before a resume."""
     return int(SHARE * steps)
 
 
 def prepare(make: Make, steps: int, folder: Path) -> dict[str, Any]:
-    """A first batch that is not timed, after which copies and indexes are there."""
+    """Take a batch that is not timed; afterwards copies and indexes exist."""
     loader = make()
     next(iter(loader))
     _close(loader)
@@ -92,8 +90,9 @@ def prepare(make: Make, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def start(make: Make, steps: int, folder: Path) -> dict[str, Any]:
-    """Seconds to each batch of an epoch, and to the first of the next; the labels of all. A state
-    is left in `folder` where the library has one.
+    """Time each batch of an epoch and the first of the next; return seconds and labels.
+
+    Leaves a state in `folder` if the library has one.
     """
     begun = time.perf_counter()
     loader = make()
@@ -111,9 +110,11 @@ def start(make: Make, steps: int, folder: Path) -> dict[str, Any]:
 
 
 def resume(make: Make, steps: int, folder: Path) -> dict[str, Any]:
-    """Seconds to the first batch after a resume, from the state in `folder` or else by dropping
-    what comes before, and the labels of what is left of the epoch. Where nothing is, seconds until
-    the loader says so.
+    """Time the first batch after a resume; return the seconds and the labels of the rest of the
+    epoch.
+
+    Without a state in `folder`, drops what comes before. Without a batch, the seconds until the
+    end.
     """
     path = folder / STATE
     state = torch.load(path, weights_only=False) if path.exists() else None
@@ -142,7 +143,7 @@ TURNS = {turn.__name__: turn for turn in (prepare, start, resume)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; the answer is a file of JSON in `folder`, named as the turn."""
+    """Run the command line; write the figures as JSON to `folder`, under the name of the turn."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

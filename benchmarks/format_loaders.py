@@ -1,9 +1,8 @@
-"""Contestants that read shards of a format of their own: MosaicML Streaming's and LitData's.
+"""Contestants that read shards of their own format: MosaicML Streaming and LitData.
 
-Owns copies of the data, written once by each library's own writer, and how each is set up: as its
-docs advise, with its own loader, whose workers stay. Pictures are JPEGs as they are and labels,
-decoded by a subclass or a function; tokens are arrays, or LitData's own stream of them. Both
-libraries are in `.venv-formats`, and run there (`child.py`).
+Owns copies of the data, written once by each library's writer, and each loader's setup, as its
+documentation advises. Pictures are JPEGs with labels; tokens are arrays, or LitData's stream of
+them. Both libraries are in `.venv-formats` and run there (`child.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def mosaic_images(shards: Files, workers: int) -> Any:
 
 
 def mosaic_tokens(arrays: Files, workers: int) -> Any:
-    """The same of rows of tokens: a column of arrays, whose shape and type the format knows."""
+    """The same for rows of tokens: a column of arrays of a known shape and type."""
     from streaming import StreamingDataLoader, StreamingDataset
 
     from benchmarks import torchvision_stub  # noqa: F401
@@ -84,7 +83,7 @@ def litdata_images(shards: Files, workers: int) -> Any:
 
 
 def litdata_tokens(arrays: Files, workers: int) -> Any:
-    """The same of tokens, which it keeps as one stream and cuts into rows as it reads."""
+    """The same for tokens, which it stores as one stream and cuts into rows as it reads."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader, optimize
 
     def write(folder: Path) -> None:
@@ -114,7 +113,7 @@ def _pair(sample: tuple[bytes, int]) -> tuple[np.ndarray, int]:
 
 
 def samples(shards: Files) -> Iterator[tuple[bytes, int]]:
-    """JPEG and label of all samples of some tars."""
+    """Yield JPEG and label of all samples of some tars."""
     for shard in shards:
         with tarfile.open(shard) as tar:
             jpg = b""
@@ -128,20 +127,20 @@ def samples(shards: Files) -> Iterator[tuple[bytes, int]]:
 
 
 def token_rows(arrays: Files) -> Iterator[np.ndarray]:
-    """Each row of some files of arrays, int32[2048]."""
+    """Yield each row of files of arrays, int32[2048]."""
     for file in arrays:
         yield from np.load(file)
 
 
 def token_tensors(arrays: Files) -> Iterator[Any]:
-    """The same as tensors, which is what LitData takes for tokens."""
+    """Yield the rows as tensors, which LitData takes for tokens."""
     import torch
 
     yield from map(torch.from_numpy, token_rows(arrays))
 
 
 def _made(files: Files, kind: str, write: Callable[[Path], None]) -> Path:
-    """The folder of a copy beside the files', written where it is not there yet."""
+    """Return the folder of a copy beside the files'; write it if it does not exist."""
     folder = files[0].parent.with_suffix(f".{kind}")
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")

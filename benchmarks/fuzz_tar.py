@@ -1,13 +1,12 @@
-"""Searches for tars that our reader takes wrongly, steered by which code they reach, until told to
-stop.
+"""Search for tars that the reader takes wrongly, guided by code coverage.
 
     pip install atheris
     python -m benchmarks.fuzz_tar --minutes 10
 
-What is searched for is what `tests/formats/test_tar_fuzz.py` holds: a file is read exactly as the
-standard library reads it, or refused with a DataError that names the offset; no other error, no
-endless loop (30 s), no more than `--memory` MiB. A case that fails is written to the folder of
-findings and shown again by `--replay FILE`.
+The rule is that of `tests/formats/test_tar_fuzz.py`: the reader returns exactly what the standard
+library returns, or raises a DataError that names the offset; no other error, no endless loop (30
+s), at most `--memory` MiB. A failing case is written to the folder of findings; `--replay FILE`
+runs it again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SCRATCH = Path("/dev/shm")  # noqa: S108 (a folder of our own in it: files ther
 
 
 class Given(Random):
-    """Random choices that are read off given bytes; zeros when they are used up."""
+    """Random choices taken from given bytes; zeros after their end."""
 
     def __new__(cls, data: bytes) -> Given:
         return super().__new__(cls)
@@ -40,7 +39,7 @@ class Given(Random):
 
 
 def main() -> None:
-    """Fuzz for so many minutes, or replay one case."""
+    """Fuzz for some minutes, or replay one case."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -90,8 +89,8 @@ def main() -> None:
 
 
 def _try(tars: ModuleType, data: bytes, folder: Path) -> None:
-    """The first byte chooses: the bytes as they are, with the checksums of headers, or as choices
-    of damage.
+    """Check one case. Its first byte chooses: raw bytes, bytes with header checksums, or choices of
+    damage to a valid tar.
     """
     kind, rest = data[:1], data[1:]
     if kind < b"\x55":
@@ -108,9 +107,7 @@ def _atheris() -> ModuleType:
     try:
         import atheris
     except ImportError:
-        sys.exit(
-            "this needs atheris, which is not installed: pip install atheris (CPython 3.11 to 3.13 on Linux)"
-        )
+        sys.exit("atheris is not installed; pip install atheris (CPython 3.11 to 3.13 on Linux)")
     return atheris  # type: ignore[no-any-return]
 
 

@@ -1,14 +1,14 @@
-"""A training step fed by rayingest beside the same step on data that is on the device already. Is
-the copy hidden?
+"""Time a training step fed by rayingest beside the same step on data that is on the device.
 
     python -m benchmarks.gpu_step --json row.jsonl
 
-Needs PyTorch and NumPy, neither Ray nor a cluster: batches of uint8 images lie in a file, a thread
-copies each into a page-locked slot, as the feeder does, and the loader's own code takes it to the
-device. The contestants take turns at training a network of convolutions in half precision: batches
-on the device, rayingest, and for comparison a plain `.to(device)` of the same arrays. The figures
-are medians of a round's step time, to that of the resident batches; the target is 1.01. Page-locked
-bytes and reserved memory of the device must not grow after the first round. About 3 minutes.
+Shows whether the copy to the device is hidden. Needs PyTorch and NumPy, but neither Ray nor a
+cluster: batches of uint8 images are in a file, a thread copies each into a page-locked slot, as the
+feeder does, and the loader's own code takes it to the device. The contestants take turns at
+training a convolutional network in half precision: resident batches, rayingest, and a plain
+`.to(device)`. A figure is the median step time of a round to that of the resident batches; the
+target is 1.01. Page-locked and reserved device memory must not grow after the first round. Takes
+about 3 minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RESIDENT = 4
 
 
 class FileSource:
-    """Endless batches from a file, copied into slots by a thread that is `depth` ahead."""
+    """Endless batches from a file; a thread copies them into slots, `depth` ahead."""
 
     def __init__(self, images: np.ndarray, batch: int, slots: SlotPool, depth: int = 3) -> None:
         self._images, self._batch, self._slots = images, batch, slots
@@ -49,19 +49,19 @@ class FileSource:
         self._thread = threading.Thread(target=self._fill, daemon=True)
 
     def start(self, epoch: int, step: int) -> None:
-        """The one start there is: at the begin."""
+        """Start at the beginning; there is no other start."""
         self._thread.start()
 
     def get(self) -> Batch:
-        """The next batch."""
+        """Return the next batch."""
         return self._ready.get()
 
     def ready(self) -> bool:
-        """Whether there is one."""
+        """Return whether a batch is ready."""
         return not self._ready.empty()
 
     def stats(self) -> dict[str, Any]:
-        """Nothing is counted here."""
+        """Return nothing."""
         return {}
 
     def close(self) -> None:
@@ -86,25 +86,25 @@ class FileSource:
 
 
 class Endless:
-    """The plan of one epoch without an end."""
+    """A plan of one endless epoch."""
 
     rank, world_size = 0, 1
 
     def steps_in(self, epoch: int) -> int:
-        """More than any run has."""
+        """Return more steps than any run takes."""
         return 1 << 40
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
-        """A position."""
+        """Return a position."""
         return {"epoch": epoch, "step": step}
 
     def position(self, state: dict[str, Any]) -> tuple[int, int]:
-        """What `state` gave."""
+        """Return the position in a state."""
         return state["epoch"], state["step"]
 
 
 def network(width: int, depth: int) -> nn.Module:
-    """Convolutions at falling resolution, and a thousand classes."""
+    """Return a convolutional network at falling resolution with a thousand classes."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 7, 4, 3), nn.BatchNorm2d(width), nn.ReLU()]
     for stage in range(3):
         wide = width << stage
@@ -123,7 +123,7 @@ class Training:
     device: torch.device
 
     def step(self, batch: dict[str, Any]) -> None:
-        """Forwards, backwards, and the weights."""
+        """Run forward and backward, and update the weights."""
         images = (
             batch["image"].to(torch.float32).div_(255).contiguous(memory_format=torch.channels_last)
         )
@@ -134,13 +134,13 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def settle(self) -> None:
-        """Wait until the device has done all of it."""
+        """Wait until the device is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def seconds_a_step(training: Training, take: Callable[[], dict[str, Any]], steps: int) -> float:
-    """Of the steady state: a few steps come before what is timed."""
+    """Return seconds per step in the steady state, after a few steps that are not timed."""
     for _ in range(5):
         training.step(take())
     training.settle()
@@ -152,7 +152,7 @@ def seconds_a_step(training: Training, take: Callable[[], dict[str, Any]], steps
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All turns, and what they come to."""
+    """Run all turns; return the figures."""
     device = torch.device(args.device)
     rows = args.batch * (RESIDENT + 4)
     shape = (rows, 3, args.size, args.size)
@@ -206,7 +206,7 @@ def _plain(images: np.ndarray, batch: int, device: torch.device) -> Iterator[dic
 
 
 def main() -> int:
-    """The command line; 1 where a target is missed."""
+    """Run the command line; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--device", default="cuda", help="'cpu' tries the command, but its figures say nothing"
@@ -217,12 +217,10 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=4, help="convolutions at each resolution")
     parser.add_argument("--steps", type=int, default=60, help="timed in a turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each contestant")
-    parser.add_argument("--json", type=Path, help="append the results to this file, one line a run")
+    parser.add_argument("--json", type=Path, help="file to which a line of JSON is appended")
     args = parser.parse_args()
     if args.device != "cpu" and not torch.cuda.is_available():
-        parser.error(
-            "PyTorch sees no CUDA device here; --device cpu tries the command, but says nothing of copies"
-        )
+        parser.error("PyTorch finds no CUDA device; --device cpu tries the command, without copies")
     with tempfile.TemporaryDirectory() as folder:
         found = measure(args, Path(folder))
     name = torch.cuda.get_device_name() if args.device != "cpu" else "cpu"

@@ -1,11 +1,10 @@
-"""One hand-over, from decoded chunks to a batch in its slot, beside its memcpy: idle, and beside a
-loop in Python.
+"""Time the hand-over of decoded chunks to a batch in its slot, beside a memcpy of the same bytes.
 
     python -m benchmarks.handover --json row.jsonl
 
-The feeder's own code, on a thread as there, puts chunks of uint8 images and labels together; what a
-memcpy of as many bytes takes on the same thread is measured in turn with it. The target is 1.3
-times that and 1 ms a chunk, as medians.
+The feeder's own code assembles chunks of uint8 images and labels on a thread, while the main thread
+is idle, or computes in Python. A memcpy of as many bytes takes turns with it. The target is 1.3
+times the memcpy plus 1 ms a chunk, as medians.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PAUSE = 0.01
 
 
 def chunks_of(count: int) -> list[tuple[np.ndarray, dict[str, Any]]]:
-    """A batch in so many chunks, as decoders make them."""
+    """Return a batch in `count` chunks, as decoders make them."""
     rng = np.random.default_rng(0)
     parts = np.array_split(np.arange(BATCH), count)
     return [
@@ -41,7 +40,7 @@ def chunks_of(count: int) -> list[tuple[np.ndarray, dict[str, Any]]]:
 
 
 def _compute() -> int:
-    """Python that never waits, and so lets go of the GIL only when it is asked to."""
+    """Compute in Python without waiting, so the GIL is released only on request."""
     total = 0
     for number in range(1000):
         total += number * number
@@ -49,7 +48,7 @@ def _compute() -> int:
 
 
 def timed(calls: dict[str, Callable[[], Any]], repeats: int, busy: bool) -> dict[str, list[float]]:
-    """Seconds of each call, in turns on a thread, while this one idles or computes in Python."""
+    """Return seconds of each call, in turns on a thread, while this one is idle or computes."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     done = threading.Event()
 
@@ -72,14 +71,12 @@ def timed(calls: dict[str, Callable[[], Any]], repeats: int, busy: bool) -> dict
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=positive, default=100)
-    parser.add_argument(
-        "--json", type=row_file, help="append the results to this file, one line a run"
-    )
+    parser.add_argument("--json", type=row_file, help="file to which a line of JSON is appended")
     options = parser.parse_args(argv)
     described = origin()
     pool = SlotPool()

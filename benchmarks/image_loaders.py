@@ -1,8 +1,8 @@
-"""Contestants over images in WebDataset shards: decode, RandomResizedCrop(224), a flip, a label;
+"""Contestants over images in WebDataset shards: decode, RandomResizedCrop(224), flip, label;
 batches of 64.
 
-Owns how each loader is set up, as its docs advise, with two workers each and shuffling. All decode
-through Pillow, with one and the same transform, but for "rayingest, best path".
+Owns each loader's setup, as its documentation advises, with two workers and shuffling. All decode
+with Pillow and share one transform, except "rayingest, best path".
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BUFFER = 1000
 
 
 def corpus(folder: Path) -> Corpus:
-    """The pictures of `jobs/bench_loader.py`."""
+    """Return the pictures of `jobs/bench_loader.py`."""
     return make_corpus(folder, 4096, 8)
 
 
 def torch_loader(data: Corpus, workers: int, kind: Any = DataLoader) -> Any:
-    """A DataLoader, or one of its kind, over a map-style dataset."""
+    """Make a DataLoader, or a subclass, over a map-style dataset."""
     options: dict[str, Any] = {
         "num_workers": workers,
         "persistent_workers": True,
@@ -43,7 +43,7 @@ def torch_loader(data: Corpus, workers: int, kind: Any = DataLoader) -> Any:
 
 
 def stateful_loader(data: Corpus, workers: int) -> Any:
-    """torchdata's."""
+    """Make torchdata's loader."""
     return torch_loader(data, workers, _stateful())
 
 
@@ -54,7 +54,7 @@ def _stateful() -> Any:
 
 
 def web_loader(data: Corpus, workers: int) -> Any:
-    """WebDataset: batches made in the workers."""
+    """Make a WebDataset loader whose workers make the batches."""
     import webdataset
 
     urls = list(map(str, data.shards))
@@ -77,11 +77,10 @@ def _tensor(data: bytes) -> torch.Tensor:
 
 
 def hugging_face_loader(data: Corpus, workers: int, tuned: bool, stateful: bool = False) -> Any:
-    """Streaming from the tars, bytes as they are, decoded in a DataLoader's workers, each with half
-    of the shards.
+    """Stream from the tars and decode in a DataLoader's workers, each with half of the shards.
 
-    Torch's format, as the docs have it, makes int64 of the pictures. Tuned: the DataLoader makes
-    tensors of the arrays. Stateful: torchdata's, which keeps the states of the workers' streams.
+    Torch's format, as documented, makes int64 of the pictures. Tuned: the DataLoader makes tensors
+    of arrays. Stateful: torchdata's, which keeps the states of the workers' streams.
     """
     from datasets import Features, Image, Value, load_dataset
 
@@ -106,11 +105,11 @@ def _hugging_face(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 class GrainEpochs:
-    """Grain: a shuffled map-style dataset, in processes of its own.
+    """Grain: a shuffled map-style dataset in processes of its own.
 
-    By default each has 16 threads, makes 500 samples ahead, and ends with its epoch, of every shard
-    `passes` times. Tuned: two threads, batches put together by them, and epochs that follow each
-    other in the same processes.
+    By default each process has 16 threads, makes 500 samples ahead and ends with its epoch, of
+    every shard `passes` times. Tuned: two threads, which make the batches, and epochs that follow
+    each other in the same processes.
     """
 
     def __init__(self, data: Corpus, workers: int, tuned: bool, passes: int = PASSES) -> None:
@@ -152,13 +151,13 @@ class GrainEpochs:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """Grain's own of the iterator, and the batches taken of the epoch, which it does not know
-        of.
+        """Return Grain's state of the iterator and the batches taken of the epoch, which Grain does
+        not know.
         """
         return {"batches": self._batches.get_state(), "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """For the next iterator."""
+        """Set the state of the next iterator."""
         self._state = state
 
 
@@ -167,7 +166,7 @@ def _numpy(sample: tuple[torch.Tensor, int]) -> tuple[np.ndarray, int]:
 
 
 class SpdlEpochs:
-    """SPDL: so many threads of this process; a new pipeline every epoch."""
+    """SPDL: threads of this process; a new pipeline for every epoch."""
 
     def __init__(self, data: Corpus, workers: int) -> None:
         self._images, self._workers = TarImages(data.shards), workers
@@ -192,10 +191,11 @@ def _stack(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs: a new execution every epoch, of every shard `passes` times.
+    """Ray Data limited to some CPUs: a new execution for every epoch, of every shard `passes`
+    times.
 
-    A block a shard, so that it decodes where it reads: by default it cuts shards in nine, and raw
-    blocks go through the object store, counted as a few bytes each.
+    One block a shard, so that it decodes where it reads: by default it cuts shards into nine, and
+    raw blocks go through the object store, counted as a few bytes each.
     """
 
     def __init__(self, data: Corpus, workers: int, passes: int = PASSES) -> None:
@@ -228,7 +228,7 @@ def _pair(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def ours(data: Corpus, workers: int, path: str | None = "pillow", **shuffle: int) -> Any:
-    """rayingest, by a decode path; None is the best."""
+    """Make a loader of rayingest with an image backend; None is the best."""
     return our_loader(
         data.shards, BATCH, workers, data.shards[0].parent.with_suffix(".index"), path, **shuffle
     )

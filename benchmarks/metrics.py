@@ -1,11 +1,10 @@
-"""What metrics cost: CPU time of the training process a batch, with them and without, in turns on
-one loader.
+"""Measure what metrics cost: CPU time of the training process per batch, with and without them.
 
     python -m benchmarks.metrics
 
-Then what a look costs where all figures have grown, as they do in training, with the work of one
-node and of many, and the share of a CPU that comes to. Exit status 1 where looking and counting
-take more than `MOST` of a CPU.
+Both take turns on one loader. Then it measures a look at figures that have all grown, with the work
+of one node and of many, and the share of a CPU. Exits with status 1 if looks and counts take more
+than `MOST` of a CPU.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ COUNTED_A_BATCH = 4
 
 
 def main() -> int:
-    """Print the medians with and without, what looking and counting cost, and their share; returns
-    the exit status.
-    """
+    """Print the medians, the cost of looks and counts and their share; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -68,7 +65,7 @@ def main() -> int:
             for number in range(2 * options.slices):
                 on = number % 4 in {0, 3}
                 LoaderWatch.tick = tick if on else lambda self: None  # type: ignore[method-assign]
-                Histogram.add = add if on else lambda self, seconds: None  # type: ignore[method-assign]
+                Histogram.add = add if on else _count_nothing  # type: ignore[method-assign]
                 slices[on].append(cpu_a_batch(batches, options.seconds))
             Histogram.add = add  # type: ignore[method-assign]
             looks = {nodes: cost_of_a_look(loader, nodes) for nodes in options.nodes}
@@ -77,25 +74,29 @@ def main() -> int:
     halves = [1e3 * statistics.median(slices[False][half::2]) for half in (0, 1)]
     counts = COUNTED_A_BATCH * cost_of_a_count()
     print(
-        f"CPU of the training process a batch: {with_:.3f} ms with metrics, {without:.3f} ms without"
+        f"CPU of the training process per batch: {with_:.3f} ms with metrics, "
+        f"{without:.3f} ms without"
     )
     print(
         f"without, every other slice: {halves[0]:.3f} ms and {halves[1]:.3f} ms: so much is noise"
     )
     print(
-        f"counting a batch's durations costs {1e6 * counts:.2f} us: {1e3 * counts / without:.2%} of its CPU"
+        f"counting a batch's durations costs {1e6 * counts:.2f} us: "
+        f"{1e3 * counts / without:.2%} of its CPU"
     )
     shares = {nodes: look + 1e3 * counts / without for nodes, look in looks.items()}
     for nodes, look in looks.items():
-        print(
-            f"{nodes} node(s): a look costs {1e3 * look:.3f} ms of CPU; once a second, and with counting where a CPU"
-        )
-        print(f"    does nothing but batches: {shares[nodes]:.2%} of it")
+        print(f"{nodes} node(s): a look costs {1e3 * look:.3f} ms of CPU; looks once a second and")
+        print(f"    counts cost {shares[nodes]:.2%} of a CPU that only makes batches")
     return 0 if max(shares.values()) <= MOST else 1
 
 
+def _count_nothing(histogram: Histogram, seconds: float) -> None:
+    """Replace `Histogram.add`."""
+
+
 def cpu_a_batch(batches: Iterator[Any], seconds: float) -> float:
-    """Seconds of this process's CPU, all its threads."""
+    """Return seconds of this process's CPU per batch, over all threads."""
     number, begun, deadline = 0, time.process_time(), time.monotonic() + seconds
     while time.monotonic() < deadline:
         next(batches)
@@ -104,7 +105,7 @@ def cpu_a_batch(batches: Iterator[Any], seconds: float) -> float:
 
 
 def cost_of_a_count(times: int = 100_000) -> float:
-    """Seconds of this thread's CPU."""
+    """Return seconds of this thread's CPU to count a batch."""
     durations = Histogram()
     begun = time.thread_time()
     for _ in range(times):
@@ -113,9 +114,7 @@ def cost_of_a_count(times: int = 100_000) -> float:
 
 
 def cost_of_a_look(loader: ri.Loader, nodes: int, times: int = 50) -> float:
-    """Seconds of this thread's CPU, all figures told to Ray, every one of which has grown since the
-    last look.
-    """
+    """Return seconds of this thread's CPU to export all figures, each of which has grown."""
     watch = loader.watch
     assert isinstance(watch, LoaderWatch)
     spent = 0.0
@@ -131,9 +130,7 @@ def cost_of_a_look(loader: ri.Loader, nodes: int, times: int = 50) -> float:
 
 
 def grown(figures: Figures, by: int, nodes: int) -> Figures:
-    """These figures when everything that is counted is so much more, with those of their first node
-    on so many.
-    """
+    """Return figures that have all grown, with the figures of their first node on `nodes` nodes."""
     more = _more(figures, by)
     first = next(iter(figures[NODES].values()))
     return {**more, NODES: {f"{node:08x}": _more(first, by) for node in range(nodes)}}

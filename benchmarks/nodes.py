@@ -1,12 +1,11 @@
-"""More nodes and more ranks: does the throughput grow with the workers? On one machine, with
-decodes that sleep.
+"""Measure whether throughput grows with nodes and with ranks, on one machine.
 
     python -m benchmarks.nodes --json row.jsonl
 
-Each sample takes a fixed time to decode, spent asleep, so that the machine's cores hardly matter;
-blocks, chunks and batches are real. Nodes: one rank, two decoders on each of 1, 2 and 4 nodes.
-Ranks: 1 and 16 threads, a loader with one decoder each. A figure is the rate to that of so many
-sleeping decoders, and to the rate of the smallest case times how much larger it is.
+A decode sleeps for a fixed time, so the machine's cores hardly matter; blocks, chunks and batches
+are real. Nodes: one rank, two decoders on each of 1, 2 and 4 nodes. Ranks: 1 and 16 threads, each
+with a loader of one decoder. A figure is the rate relative to the sleeping decoders' ideal rate,
+and relative to the smallest case scaled up.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ SAMPLE_SECONDS, ROWS, DECODERS = 0.02, 200_000, 2
 
 
 def rate(take: Callable[[], Any], seconds: float) -> float:
-    """Samples a second in the steady state: the first batches, some of which are made at once, are
-    not counted.
-    """
+    """Return samples per second in the steady state; the first batches do not count."""
     for _ in range(16):
         take()
     count, begun = 0, time.monotonic()
@@ -46,7 +43,7 @@ def rate(take: Callable[[], Any], seconds: float) -> float:
 
 
 def over_nodes(data: ri.Dataset, nodes: int, seconds: float) -> tuple[int, float]:
-    """One rank on a cluster of its own; returns decoders and rate."""
+    """Measure one rank on a cluster; return decoders and rate."""
     workers = DECODERS * nodes
     with (
         cluster_of(nodes, DECODERS),
@@ -60,8 +57,8 @@ def over_nodes(data: ri.Dataset, nodes: int, seconds: float) -> tuple[int, float
 
 
 def over_ranks(data: ri.Dataset, ranks: int, seconds: float) -> tuple[int, float]:
-    """So many ranks in this process, each with its slice of the batch and a decoder of its own; the
-    sum of rates.
+    """Measure ranks in this process, each with a decoder of its own; return decoders and the sum of
+    rates.
     """
     rates: list[float] = []
     ready = threading.Barrier(ranks)
@@ -85,14 +82,12 @@ def over_ranks(data: ri.Dataset, ranks: int, seconds: float) -> tuple[int, float
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=15, help="of each case that are timed")
-    parser.add_argument(
-        "--json", type=row_file, help="append the results to this file, one line a run"
-    )
+    parser.add_argument("--json", type=row_file, help="file to which a line of JSON is appended")
     options = parser.parse_args()
     described = origin()
     rows: list[dict[str, Any]] = []

@@ -1,14 +1,13 @@
-"""How full packed rows and token budgets are beside plain batches, and tokens a second from JSON
-Lines to packed rows.
+"""Measure how full packed rows and token budgets are, and tokens per second to packed rows.
 
     python -m benchmarks.packing plan [--samples 1000000] [--window 8192]
     python -m benchmarks.packing speed [--megabytes 60] [--workers 2] [--rounds 7] [--batches 60]
 
-`plan` reads nothing: lengths are drawn (log-normal, median 150, sigma 1, at most the row or
-budget), and the planner is asked. `speed` writes documents of such lengths as JSON Lines, and has
+`plan` reads nothing: it draws lengths (log-normal, median 150, sigma 1, at most the row or budget)
+and plans with them, beside plain batches. `speed` writes documents of these lengths as JSON Lines;
 rayingest and a DataLoader over an IterableDataset take turns at making int32[16, 2048] with
-position ids, segment ids and cu_seqlens. In a turn each drains what lay ready, then `--batches` are
-timed; what counts is the ratio within a round, and the CPU seconds of all processes.
+position ids, segment ids and cu_seqlens. A turn takes the batches that are ready, then times
+`--batches`. The figures are the ratio within a round, and the CPU seconds of all processes.
 
 `plan` with a million samples (CPU time):
 
@@ -175,7 +174,8 @@ def speed(megabytes: int, workers: int, rounds: int, batches: int) -> None:
         begun = time.perf_counter()
         loader = data.loader(workers=workers, rank=0, world_size=1)
         print(
-            f"{total:,} tokens; index and lengths, or what was kept of them: {time.perf_counter() - begun:.1f} s"
+            f"{total:,} tokens; index and lengths, built or cached: "
+            f"{time.perf_counter() - begun:.1f} s"
         )
         peer: Any = DataLoader(
             Packed(sorted(Path(folder).glob("*.jsonl"))),
@@ -198,7 +198,8 @@ def speed(megabytes: int, workers: int, rounds: int, batches: int) -> None:
                 for a, b in zip(shown["rayingest"], shown["DataLoader"], strict=True)
             ]
             print(
-                f"rayingest beside DataLoader: {statistics.median(ratios):.2f} times {what} (median of rounds)"
+                f"rayingest to DataLoader: {statistics.median(ratios):.2f} times {what} "
+                "(median of rounds)"
             )
 
 

@@ -1,9 +1,9 @@
-"""How much of padded batches is padding, with buckets and without, on lengths with a long tail.
+"""Measure how much of padded batches is padding, with buckets and without.
 
     python -m benchmarks.padding [--samples 200000] [--window 8192] [--batch 256] [--ranks 8]
 
-Nothing is read: lengths are drawn (log-normal, median 150, sigma 1, at most 8,192), and the planner
-is asked for an epoch. A rank's batch is padded to its longest sample.
+Reads nothing: it draws lengths with a long tail (log-normal, median 150, sigma 1, at most 8,192)
+and plans an epoch. A rank's batch is padded to its longest sample.
 
 `imbalance` is the longest rank's padded batch over the mean rank's, averaged over steps. With
 --samples 100000 on two busy cores:
@@ -16,8 +16,7 @@ is asked for an epoch. A rank's batch is padded to its longest sample.
         32     naive    81.9%       1.99       5.06
         32  bucketed    34.3%       1.13       8.70
 
-What is left is in the longest band: with as many rows in every batch, the tail's own spread is
-padded.
+The rest is in the longest band: every batch has as many rows, so the tail's spread is padded.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, float, float]:
-    """Padding as a part of all, how much more than the mean the rank with the longest batch has,
-    seconds a step.
+    """Return the share of padding, the longest rank's batch to the mean rank's, and seconds per
+    step.
     """
     taken = padded = 0
     imbalance = []
@@ -85,7 +84,7 @@ def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, 
 
 
 def uniform(blocks: int) -> Manifest:
-    """One shard of equal blocks."""
+    """Return a manifest of one shard of equal blocks."""
     begin = np.arange(blocks, dtype=np.int64)
     samples = np.full(blocks, BLOCK, np.int64)
     return Manifest.join(

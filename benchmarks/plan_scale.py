@@ -1,10 +1,10 @@
-"""What planning costs at 10^6 blocks and 10^9 samples, in the process of one rank.
+"""Measure what planning costs one rank at 10^6 blocks and 10^9 samples.
 
     python -m benchmarks.plan_scale
 
-For each world size, in CPU time: seconds until the first step of an epoch is planned (order, block
-permutation, first windows) and milliseconds a step after that, windows changing as they do; and how
-much memory stays.
+For each world size, in CPU time: seconds until an epoch's first step is planned (order, block
+permutation, first windows), milliseconds per step afterwards, over changes of windows, and the
+memory that stays.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ LEAST_ROWS = 16
 
 @dataclass(frozen=True)
 class Cost:
-    """One world size's figures, times in CPU time; `grown` and `peak` are MiB over what the process
-    took before.
-    """
+    """One world size's figures in CPU time; `grown` and `peak` are MiB above the start."""
 
     world_size: int
     batch: int
@@ -50,7 +48,7 @@ class Cost:
 def made_up(
     blocks: int, samples_each: int, shards: int, sample_bytes: int = SAMPLE_BYTES
 ) -> Manifest:
-    """A manifest of equal blocks in equal shards; no data belongs to it."""
+    """Return a manifest of equal blocks in equal shards, without data."""
     each = blocks // shards
     begin = np.arange(each, dtype=np.int64) * samples_each * sample_bytes
     samples = np.full(each, samples_each, np.int64)
@@ -61,9 +59,7 @@ def made_up(
 
 
 def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int) -> Cost:
-    """Plan an epoch's first step and `steps` more, spread over four places in it, for the rank in
-    the middle.
-    """
+    """Plan an epoch's first step and `steps` more at four places, for the middle rank."""
     before, peak_before = resident_mib(), peak_mib()
     begun = time.process_time()
     order = Order.resolve(data, batch=batch, seed=1)
@@ -92,18 +88,18 @@ def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int)
 
 
 def resident_mib() -> float:
-    """Memory of this process now, in MiB."""
+    """Return the memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / (1 << 20)
 
 
 def peak_mib() -> float:
-    """The most memory that this process ever had, in MiB."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 10)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=1_000_000)
     parser.add_argument("--samples-each", type=int, default=1_000, help="samples of a block")
@@ -117,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     begun, before = time.perf_counter(), resident_mib()
     data = made_up(args.blocks, args.samples_each, args.shards)
     print(
-        f"{data.num_blocks:,} blocks, {data.num_samples:,} samples, {len(data.paths):,} shards: the manifest takes "
+        f"{data.num_blocks:,} blocks, {data.num_samples:,} samples, {len(data.paths):,} shards: "
+        f"the manifest takes "
         f"{resident_mib() - before:.0f} MiB, made up in {time.perf_counter() - begun:.1f} s"
     )
     print(
@@ -128,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         cost = measure(data, world_size, batch, args.steps, epoch)
         print(
             f"{cost.world_size:5d} {cost.batch:7d} {cost.lanes:6d} {cost.epoch_seconds:21.2f} s "
-            f"{cost.grown:10.0f} ({cost.peak:.0f}) MiB {cost.median_ms:12.3f} ms {cost.longest_ms:8.2f} ms",
+            f"{cost.grown:10.0f} ({cost.peak:.0f}) MiB {cost.median_ms:12.3f} ms "
+            f"{cost.longest_ms:8.2f} ms",
             flush=True,
         )
 

@@ -1,12 +1,11 @@
-"""Draws figures of `simulate.py`: what one rank of so many costs, of small samples and of large
-ones.
+"""Draw the figures of `simulate.py`: the costs of one rank, for small and for large samples.
 
     python -m benchmarks.simulate --sample-bytes 2000 --row-bytes 8192 --json simulation.jsonl
     python -m benchmarks.simulate --json simulation.jsonl
     python -m benchmarks.plot_simulation simulation.jsonl docs/simulation.svg
 
-A panel for each figure, a line for each size of samples, over the number of ranks; without
-stragglers. Both axes are logarithmic. The last figures of each world count.
+A panel for each figure and a line for each size of samples, over the number of ranks, without
+stragglers. Both axes are logarithmic. The last row of each world size counts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ COLUMN, ROW, LEFT, TOP, WIDTH, HEIGHT = 330, 210, 50, 34, 250, 130
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
-    """The picture, as SVG."""
+    """Return the picture as SVG."""
     last = {(row["sample_bytes"], row["world_size"]): row for row in rows if not row["stragglers"]}
     sizes, ranks = (
         sorted({size for size, _ in last}),
@@ -88,7 +87,7 @@ def _axes(across: Scale, up: Scale, ranks: list[int]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

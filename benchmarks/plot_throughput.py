@@ -1,10 +1,9 @@
-"""Draws rows of `throughput.py` into one picture: each loader's rate to the DataLoader's of the
-same round.
+"""Draw rows of `throughput.py`: each loader's rate relative to the DataLoader's of the same round.
 
     python -m benchmarks.plot_throughput rows.jsonl docs/peers.svg
 
-Bars are medians, whiskers the middle half, on a scale of powers of two; the last row of each case
-counts. Rows of turns that were too short are left out, and named.
+Bars are medians and whiskers quartiles, on a scale of powers of two. The last row of each case
+counts; rows of turns that were too short are named and left out.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TICKS = [2.0**power for power in range(-5, 6)]
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
-    """The picture, as SVG."""
+    """Return the picture as SVG."""
     parts, y = [], 24.0
     for row in rows:
         begin = y
@@ -46,13 +45,14 @@ def draw(rows: list[dict[str, Any]]) -> str:
 
 
 def _bar(name: str, ratio: dict[str, float], y: float) -> list[str]:
-    """From 1, to either side."""
+    """Draw a bar from 1 to either side."""
     median, one = SCALE.at(ratio["median"]), SCALE.at(1)
     color = OURS if name.startswith("rayingest") else OTHERS
     width = max(1.0, abs(median - one))
     return [
         text(LEFT - 6, y + 12, name, text_anchor="end"),
-        f'<rect x="{min(median, one):.1f}" y="{y}" width="{width:.1f}" height="{BAR - 4}" fill="{color}"/>',
+        f'<rect x="{min(median, one):.1f}" y="{y}" width="{width:.1f}" '
+        f'height="{BAR - 4}" fill="{color}"/>',
         lines(
             f"M{SCALE.at(ratio['q1']):.1f} {y + BAR / 2 - 2}H{SCALE.at(ratio['q3']):.1f}", "#000"
         ),
@@ -61,7 +61,7 @@ def _bar(name: str, ratio: dict[str, float], y: float) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

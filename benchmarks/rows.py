@@ -1,6 +1,4 @@
-"""What all benchmarks share at their ends: numbers on the command line, and rows of JSON with where
-they come from.
-"""
+"""Parse numbers and files of command lines, and write rows of JSON with their origin."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ DISTRIBUTIONS = ("ray", "torch", "pillow", "numpy")
 
 
 def positive(word: str) -> int:
-    """A whole number of the command line, 1 at least; argparse tells of any other."""
+    """Parse a whole number of at least 1; argparse reports any other."""
     number = int(word)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, is {number}")
@@ -28,8 +26,9 @@ def positive(word: str) -> int:
 
 
 def row_file(word: str) -> Path:
-    """A file of the command line for rows. Its folder is made; argparse tells of a place that
-    cannot be written, before the work.
+    """Parse a file for rows and create its folder.
+
+    argparse reports a file that cannot be written, before the work.
     """
     path = Path(word)
     try:
@@ -42,14 +41,14 @@ def row_file(word: str) -> Path:
 
 
 def append_row(path: Path | None, row: dict[str, Any]) -> None:
-    """One line of JSON more, if there is a file."""
+    """Append a line of JSON, if there is a file."""
     if path:
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a file. Raises SystemExit, in one line, where it cannot be read or holds no rows."""
+    """Return all rows of a file. SystemExit if it cannot be read or has none."""
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, ValueError) as error:
@@ -60,8 +59,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def origin(*distributions: str) -> dict[str, Any]:
-    """What the figures hang on: command, commit, machine, load, and versions, of these
-    distributions too. Raises SystemExit where one is not installed.
+    """Return what the figures depend on: command, commit, machine, load, versions.
+
+    Raises SystemExit if a distribution is not installed.
     """
     models = [
         line

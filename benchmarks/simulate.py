@@ -1,14 +1,13 @@
-"""A rank among thousands: the real planner and dispatch in simulated time; workers, storage and
-loop are made up.
+"""Run the real planner and dispatch of one rank among thousands, in simulated time.
 
     python -m benchmarks.simulate --json runs/simulation.jsonl
 
-Ranks do not talk to each other, so one of them, in the middle, stands for all; blocks that others
-read too are counted. A read takes a fixed latency and its bytes over a bandwidth, a decode a fixed
-time a row; a share of both takes ten times as long (stragglers), with hedging or without. The loop
-takes a batch every step if there is one. For each world size: CPU time of planner and dispatch a
-step, reads of each block by all ranks together, the peak of the ledger, and the share of the time
-that the loop waited, its first steps left out.
+Workers, storage and loop are simulated. Ranks do not communicate, so the rank in the middle
+represents all; blocks that other ranks read too are counted. A read takes a latency and its bytes
+over a bandwidth, a decode a fixed time per row. A share of both takes ten times as long
+(stragglers), with hedging or without. The loop takes a batch every step if there is one. For each
+world size: CPU time of planner and dispatch per step, reads of each block by all ranks, the peak of
+the ledger, and the share of time that the loop waited after its first steps.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ WARM_UP = 0.2
 
 @dataclass(frozen=True)
 class World:
-    """What is made up: seconds, bytes, shares."""
+    """The simulated world: seconds, bytes, shares."""
 
     rows: int = 32
     sample_bytes: int = 60_000
@@ -60,7 +59,7 @@ class World:
 
 @dataclass
 class Figures:
-    """What came of it; CPU times in ms a step."""
+    """The results; CPU times in ms per step."""
 
     world_size: int
     batch: int
@@ -80,7 +79,7 @@ class Figures:
 
 @dataclass(order=True)
 class _Happening:
-    """Something that will happen; `number` keeps the order of those at one time."""
+    """A future event; `number` orders events of the same time."""
 
     at: float
     number: int
@@ -89,7 +88,7 @@ class _Happening:
 
 
 class Simulation:
-    """One rank from step 0 of an epoch on, for so many steps."""
+    """One rank from step 0 of an epoch."""
 
     def __init__(self, world: World, planner: Planner, seed: int) -> None:
         self.world, self.planner, self.now = world, planner, 0.0
@@ -107,7 +106,7 @@ class Simulation:
         self._late = {ev.Read: Stragglers(), ev.Decode: Stragglers()}
 
     def run(self, steps: int) -> list[float]:
-        """The seconds that the loop waited for each step."""
+        """Return the seconds that the loop waited for each step."""
         self._tell(ev.WorkerJoined("reader", "reader", THREADS))
         for number in range(self.world.decoders):
             self._tell(ev.WorkerJoined(f"decoder{number}", "decoder", 2))
@@ -191,7 +190,7 @@ class Simulation:
 
 
 def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
-    """One rank's figures."""
+    """Return one rank's figures."""
     order = Order.resolve(data, batch=world.rows * world_size, seed=1)
     planner = Planner(data, order, world_size // 2, world_size)
     planner.step_samples(0, 0)
@@ -220,7 +219,7 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """World sizes without stragglers; then stragglers, with hedging and without."""
+    """Simulate world sizes without stragglers, then with stragglers, hedged and not."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -246,13 +245,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         for hedging in (False, True)
     ]
     print(
-        "ranks   batch  lanes stragglers hedged  plan, dispatch a step reads/block  again  peak MiB waiting  hedges"
+        "ranks   batch  lanes stragglers hedged  plan, dispatch a step reads/block  again  "
+        "peak MiB waiting  hedges"
     )
     for world_size, world in tqdm([*calm, *rough], leave=False):
         got = simulate(data, world, world_size, args.steps)
         print(
-            f"{got.world_size:5d} {got.batch:7d} {got.lanes:6d} {got.stragglers:10.2f} {got.hedging!s:>6} "
-            f"{got.planner_ms:8.2f} {got.dispatch_ms:8.2f} ms {got.reads_per_block:12.2f} {got.blocks_reread:6d} "
+            f"{got.world_size:5d} {got.batch:7d} {got.lanes:6d} {got.stragglers:10.2f} "
+            f"{got.hedging!s:>6} "
+            f"{got.planner_ms:8.2f} {got.dispatch_ms:8.2f} ms {got.reads_per_block:12.2f} "
+            f"{got.blocks_reread:6d} "
             f"{got.peak_mib:9.0f} {got.waiting:8.3f} {got.hedges:7d}",
             flush=True,
         )

@@ -1,15 +1,14 @@
-"""A consumer that is slower than any loader: what do rayingest and Ray Data keep in Ray's object
-store meanwhile?
+"""Measure what rayingest and Ray Data keep in Ray's object store while the consumer is slow.
 
     python -m benchmarks.slow_consumer --json runs/bench/slow_consumer.jsonl
 
-The same pictures and transform, two workers, a thousand samples mixed together, of up to eight
-shards; a store of 300 MB, batches of 9.6 MB, half a second for each. One after the other, each in a
-process and a cluster of its own. The figures are Ray's (`store_watch.py`): the most that the store
-held, what was written to disk because it was full, and what was put on disk at once because there
-was no room. Who is not through after two minutes is not waited for.
+Both use the same pictures and transform, two workers, and a shuffle of a thousand samples of up to
+eight shards; a store of 300 MB, batches of 9.6 MB, half a second for each. Each runs in a process
+and a cluster of its own. The figures are Ray's (`jobs/store_watch.py`): the store's peak, the bytes
+spilled because it was full, and the bytes that went to disk at once for lack of room. A run ends
+after two minutes.
 
-Exits with 1 where rayingest was over its `max_bytes`, or anything of it went to disk.
+Exits with status 1 if rayingest exceeded its `max_bytes`, or any of its bytes went to disk.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ BATCH_BYTES = image_loaders.BATCH * math.prod(image_loaders.SHAPE)
 
 
 def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One of them, in this process, on a cluster of its own: take a batch, sleep, and so on, but
-    not for ever.
-    """
+    """Run one of them in this process, on a cluster of its own: take a batch, sleep, repeat."""
     os.environ.setdefault(
         FREE_VARIABLE, str(QUICK_FREE_MILLISECONDS)
     )  # as in clusters that rayingest starts
@@ -89,7 +86,7 @@ def run(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(figures: dict[str, dict[str, Any]], args: argparse.Namespace) -> str:
-    """The figures for people."""
+    """Return the figures as text."""
     lines = [
         f"{args.sleep} s for each batch of {BATCH_BYTES / MB:.1f} MB, store of {args.store_mb} MB"
     ]
@@ -102,7 +99,7 @@ def report(figures: dict[str, dict[str, Any]], args: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line: runs itself for each of them."""
+    """Run the command line, which runs itself for each contestant."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -116,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept"
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="folder of the data"
     )
     parser.add_argument("--json", type=row_file, help="append the results to this file as a line")
     parser.add_argument("--one", choices=MAKERS, help=argparse.SUPPRESS)

@@ -1,37 +1,31 @@
-"""Steady throughput from storage with a delay on every request, beside that from a local disk; of
-other loaders too.
+"""Measure steady throughput with a delay on every request, as a share of the local rate.
 
     python -m benchmarks.storage --delay-ms 0 20 100
     make bench-env
     .venv-peers/bin/python -m benchmarks.storage --peers --rounds 2 --json runs/bench/storage.jsonl
 
-The same shards, work and number of workers, from local files and from a web server of its own
-process that waits before each answer (`jobs/slow_files.py`). Each loader (`storage_loaders.py`) is
-compared with itself: what counts is the share of its own local rate that it keeps. Turns are taken
-one at a time: those of a loader at all places come after each other, in every other round the other
-way around, and each begins anew, when all others are idle.
+Each loader (`storage_loaders.py`) reads the same shards from local files and from a web server that
+waits before each answer (`jobs/slow_files.py`), with the same work and workers. It is compared with
+itself. Turns are taken one at a time, while all others are idle: a loader visits all places in
+order, in every other round backwards, and starts anew each time.
 
-A rate is of little use on a machine with other work, which makes sleeps longer in one turn than in
-another. So every sample tells how long its work took, and beside the rate stands the share of their
-time that the workers were at it, which only late reads, and what reading costs them, make smaller.
+On a machine with other work, sleeps are longer in one turn than in another, so rates mislead.
+Therefore each sample returns how long its work took, and the table also has the share of time that
+workers worked: only late reads, and the cost of reading, reduce it.
 
-What share is kept depends on how much there is to wait for, so these are of a usual size: shards of
-31 MB, 512 samples of 60 kB, which are JPEGs of 500x400; 2 ms of work for each, which is what Pillow
-takes to decode and crop one. The work is a sleep. With real decoding on few cores a loader is
-slowed down by what its reading costs, and by what else the machine does, and both look like waits
-for storage; here only late reads leave decoders idle. What reading costs a loader that does it in
-its workers, between samples, shows at 0 ms, since it does less of it from local files.
+The sizes are usual ones: shards of 31 MB with 512 samples of 60 kB, JPEGs of 500x400; 2 ms of work
+each, as Pillow takes to decode and crop one. The work is a sleep: with real decoding on few cores,
+the cost of reading and the machine's other work would look like waits for storage. The cost of
+reading in a loader that reads in its workers shows at 0 ms, since local files cost less.
 
-Steady means: blocks arrive as fast as they are used. So the data are many times what a loader
-fetches in advance (all shards are one file under many names, which costs neither disk nor memory),
-and the first `--skip` batches, more than those in advance, are not timed. A loader that reads one
-shard after another waits once a shard or more: what is timed is whole shards of every worker. A
-turn that is at neither end of this after `--most` seconds ends there. Ray Data hands over a shard
-at a time, so that a stretch of it says little: its turns are whole passes over `PASS` shards, from
-asking for an iterator to the last batch (`WHOLE`).
+Steady means that blocks arrive as fast as they are used. So the data is many times what a loader
+fetches ahead (all shards are one file under many names), and the first `--skip` batches are not
+timed. A loader that reads shard after shard waits once a shard: whole shards of every worker are
+timed. A turn ends after `--most` seconds in any case. Ray Data hands over a shard at a time: its
+turns are whole passes over `PASS` shards, from the iterator to the last batch (`WHOLE`).
 
-Of rayingest there is more to see: what was read, the reads under way on average, and how long the
-loop waited for any.
+For rayingest the table also has the bytes read, the mean number of reads in progress, and how long
+the loop waited for one.
 """
 
 from __future__ import annotations
@@ -69,7 +63,7 @@ TOLD = ("bytes_read", "read_seconds", "stall_read_seconds")
 
 @dataclass(frozen=True)
 class Stretch:
-    """Batches that were taken, the seconds in which, and the seconds that workers were at them."""
+    """Batches taken, the seconds they took, and the seconds that workers worked on them."""
 
     batches: int
     seconds: float
@@ -78,13 +72,11 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Turn:
-    """Samples a second, the share of their time that workers worked, and what the loader tells, for
-    a second.
-    """
+    """Samples per second, the share of time that workers worked, and the stats per second."""
 
     rate: float
     busy: float
-    told: dict[str, float]
+    stats: dict[str, float]
 
 
 Turns = dict[str, dict[str, list[Turn]]]
@@ -98,9 +90,7 @@ def take(
     most: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stretch:
-    """Take so many batches, `at_once` of them after each other, or fewer when so many seconds have
-    gone by.
-    """
+    """Take batches, `at_once` after each other, and stop early after `most` seconds."""
     begun, taken, seconds, work = clock(), 0, 0.0, 0.0
     while taken < count and seconds < most:
         work += sum(worked(next(batches)) for _ in range(at_once))
@@ -109,7 +99,7 @@ def take(
 
 
 def take_turn(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
-    """What a new loader does once it is steady."""
+    """Measure a new loader in its steady state."""
     wait_until_idle()
     loader = make()
     stats = getattr(loader, "stats", dict)
@@ -123,16 +113,16 @@ def take_turn(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
         batches.close()
         if isinstance(loader, ri.Loader):
             loader.close()
-    told = {key: (after[key] - before[key]) / timed.seconds for key in TOLD if key in after}
+    per_second = {key: (after[key] - before[key]) / timed.seconds for key in TOLD if key in after}
     return Turn(
         timed.batches * args.batch / timed.seconds,
         timed.worked / timed.seconds / args.workers,
-        told,
+        per_second,
     )
 
 
 def take_pass(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
-    """What a new loader does in a whole pass, its start and its end included."""
+    """Measure a new loader over a whole pass, with its start and end."""
     wait_until_idle()
     loader = make()
     begun = time.perf_counter()
@@ -142,7 +132,7 @@ def take_pass(make: Callable[[], Any], args: argparse.Namespace) -> Turn:
 
 
 def run(places: Mapping[str, Far], indexes: Path, args: argparse.Namespace) -> Turns:
-    """All turns; prints each."""
+    """Run and print all turns."""
     names = [OURS, *(() if args.peers is None else args.peers or PEERS)]
     turns: Turns = {name: {place: [] for place in places} for name in names}
     with ri.Pool(workers=args.workers) as pool:
@@ -161,20 +151,20 @@ def run(places: Mapping[str, Far], indexes: Path, args: argparse.Namespace) -> T
         for number, name, place in tqdm(in_turn(args.rounds, names, [*places]), desc="turns"):
             turn = turn_of(name, place)
             turns[name][place].append(turn)
-            more = turn.told and (
-                f", {turn.told['bytes_read'] / 1e6:.0f} MB/s, {turn.told['read_seconds']:.1f} reads under way, "
-                f"waits for reads {turn.told['stall_read_seconds']:.1%}"
+            more = turn.stats and (
+                f", {turn.stats['bytes_read'] / 1e6:.0f} MB/s, "
+                f"{turn.stats['read_seconds']:.1f} reads in progress, "
+                f"waits for reads {turn.stats['stall_read_seconds']:.1%}"
             )
             tqdm.write(
-                f"round {number}, {name}, {place}: {turn.rate:.0f}/s, workers busy {turn.busy:.1%}{more or ''}"
+                f"round {number}, {name}, {place}: {turn.rate:.0f}/s, "
+                f"workers busy {turn.busy:.1%}{more or ''}"
             )
     return turns
 
 
 def in_turn(rounds: int, names: Sequence[str], places: Sequence[str]) -> list[tuple[int, str, str]]:
-    """Round, contestant and place of every turn: all places of one after each other, there and back
-    again.
-    """
+    """Yield round, contestant and place of every turn: all places of one, there and back again."""
     ways = (places, places[::-1])
     return [
         (number, name, place)
@@ -185,8 +175,8 @@ def in_turn(rounds: int, names: Sequence[str], places: Sequence[str]) -> list[tu
 
 
 def summarise(turns: Turns) -> dict[str, dict[str, Any]]:
-    """For each contestant and place the rate, the share that it is of its local rate of the same
-    round, how busy its workers were, and the share that that is of how busy they were locally.
+    """Return for each contestant and place the rate, its share of the local rate of the same round,
+    how busy the workers were, and the share of that locally.
     """
     return {
         name: {
@@ -207,7 +197,7 @@ def summarise(turns: Turns) -> dict[str, dict[str, Any]]:
 
 
 def report(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures for people."""
+    """Return the figures as text."""
     lines = [f"{'':30} samples/s  of the local rate       workers busy  of the local share"]
     for name, of in figures.items():
         for place, figure in of.items():
@@ -224,7 +214,7 @@ def report(figures: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print rows."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -245,9 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=positive, default=96, help="timed in a turn")
     parser.add_argument("--most", type=float, default=6.0, help="seconds of either part of a turn")
     parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument(
-        "--json", type=row_file, help="append the results to this file, one line a run"
-    )
+    parser.add_argument("--json", type=row_file, help="file to which a line of JSON is appended")
     args = parser.parse_args(argv)
     described = origin(*(DISTRIBUTIONS if args.peers is not None else ()))
     if args.peers is not None:
@@ -279,9 +267,13 @@ def main(argv: Sequence[str] | None = None) -> None:
                 runtime_env=env,
             )
             figures = summarise(run(places, Path(name), args))
-    sizes = f"{args.shards} shards of {args.samples * args.bytes / 1e6:.0f} MB, {args.samples} samples each"
+    sizes = (
+        f"{args.shards} shards of {args.samples * args.bytes / 1e6:.0f} MB, "
+        f"{args.samples} samples each"
+    )
     print(
-        f"{sizes}; {args.work_ms:g} ms of work a sample, {args.workers} workers, load {described['load_before']:.1f}"
+        f"{sizes}; {args.work_ms:g} ms of work a sample, {args.workers} workers, "
+        f"load {described['load_before']:.1f}"
     )
     print(report(figures))
     append_row(args.json, {**described, "data": sizes, "contestants": figures})

@@ -1,11 +1,9 @@
-"""Contestants over shards that may be far away: one read of a URL each way, the same work for every
-sample.
+"""Contestants over shards that may be far away; each does the same work for every sample.
 
-Owns how each loader is set up, as its docs advise, with so many workers each and shuffling; what
-they read is given by URL or path, and nothing else differs between near and far. The work is a
-sleep as long as a picture takes to decode (`Work`). A pass over any of them begins anew: no
-processes or queues are left of the last. The workers of DataLoaders come from a server of forks,
-since a process with Ray's threads should not be forked.
+Owns each loader's setup, as its documentation advises, with shuffling. Only URL or path differ
+between near and far. The work is a sleep as long as a decode (`Work`). Each pass starts anew: no
+process or queue is left of the last. DataLoaders' workers come from a fork server, because a
+process with Ray's threads should not fork.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ PRELOAD = ["torch", "ray", "rayingest", "webdataset", "datasets", "fsspec.implem
 
 
 class Work:
-    """Takes as long for a sample as decoding, without a CPU; gives the seconds that it took in the
-    end.
-    """
+    """Sleeps as long as a decode takes; returns the seconds that it took."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -47,19 +43,19 @@ class Work:
         return time.perf_counter() - begun
 
     def row(self, sample: dict[str, Any]) -> dict[str, float]:
-        """Of a sample with its fields."""
+        """Return the row of a sample with its fields."""
         return {"seconds": self(sample["bin"])}
 
 
 def worked(batch: Any) -> float:
-    """Seconds of work in a batch of any contestant."""
+    """Return seconds of work in a batch of any contestant."""
     return float(np.asarray(batch["seconds"] if isinstance(batch, dict) else batch).sum())
 
 
 @dataclass(frozen=True)
 class Far:
-    """Shards at one place: URLs or paths, all copies of one tar that is at hand as `example`; the
-    work of a sample.
+    """Shards at one place: URLs or paths, all copies of the local tar `example`; the work of a
+    sample.
     """
 
     urls: tuple[str, ...]
@@ -70,7 +66,7 @@ class Far:
 
 
 class Ranges(TorchDataset[float]):
-    """Samples by number, each by one read of its bytes, whose place was looked up beforehand."""
+    """Samples by number, each by one read of a known range."""
 
     def __init__(self, data: Far) -> None:
         self._urls, self._work = data.urls, data.work
@@ -89,12 +85,12 @@ class Ranges(TorchDataset[float]):
 
 
 def range_loader(data: Far) -> Any:
-    """A DataLoader over a map-style dataset: a request for every sample."""
+    """Make a DataLoader over a map-style dataset: a request for every sample."""
     return DataLoader(Ranges(data), data.batch, shuffle=True, **_workers(data))
 
 
 def web_loader(data: Far) -> Any:
-    """WebDataset: URLs are read through a pipe from curl, batches made in the workers."""
+    """Make a WebDataset loader: URLs through a pipe from curl, batches in the workers."""
     import webdataset
 
     stream = webdataset.WebDataset(
@@ -113,7 +109,7 @@ def web_loader(data: Far) -> Any:
 
 
 def hugging_face_loader(data: Far) -> Any:
-    """Streaming from the tars in a DataLoader, whose workers each have their part of them."""
+    """Stream from the tars in a DataLoader's workers, each with its part."""
     from datasets import Features, Value, load_dataset
 
     files = {"train": list(data.urls)}
@@ -132,7 +128,7 @@ def _workers(data: Far) -> dict[str, Any]:
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs, over `PASS` shards; a block each, so that it decodes where it
+    """Ray Data limited to some CPUs, over `PASS` shards, a block each, so it decodes where it
     reads.
     """
 
@@ -162,7 +158,7 @@ class RayDataEpochs:
 
 
 def our_loader(data: Far, pool: ri.Pool, index: Path, window: int) -> Any:
-    """Ours; `index` is where its index is kept, `window` how many samples are mixed."""
+    """Make a loader of rayingest; `index`: folder of its index, `window`: its shuffle window."""
     return (
         ri.read_webdataset(list(data.urls), index=index)
         .select(seconds="bin")

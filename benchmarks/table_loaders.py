@@ -1,9 +1,9 @@
 """Contestants over Parquet: rows of packed tokens, and tables of float32 columns.
 
-Owns the data and how each loader is set up: two workers each, shuffled, the same columns in every
-batch. The torch DataLoaders have the whole table in memory beforehand, which is as fast as they
-get; rayingest, Hugging Face and Ray Data read the files in every epoch. MosaicML Streaming and
-LitData read copies of the tokens in formats of their own (`format_loaders.py`).
+Owns the data and each loader's setup: two workers, shuffled, the same columns in every batch.
+Torch's DataLoaders hold the whole table in memory beforehand, as fast as they can be. rayingest,
+Hugging Face and Ray Data read the files in every epoch; MosaicML Streaming and LitData read copies
+of the tokens in their own formats (`format_loaders.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ PASSES = 2
 
 @dataclass(frozen=True)
 class Table:
-    """Parquet files of one case. `batched`: a DataLoader is asked for a batch of rows at once, else
-    for each row.
-    """
+    """Parquet files of one case. `batched`: ask the dataset for batches of rows."""
 
     folder: Path
     batch: int
@@ -45,12 +43,12 @@ class Table:
 
     @property
     def files(self) -> list[str]:
-        """Their paths."""
+        """Return the paths."""
         return sorted(map(str, self.folder.glob("*.parquet")))
 
 
 def token_rows(root: Path, files: int = 8, rows: int = 2048) -> Table:
-    """`tokens` int32[2048] a row, already packed; batches of 16."""
+    """Write rows of `tokens`, int32[2048]; batches of 16."""
 
     def part(rng: np.random.Generator) -> pa.Table:
         values = pa.array(rng.integers(0, 50_000, rows * TOKENS, dtype=np.int32))
@@ -62,7 +60,7 @@ def token_rows(root: Path, files: int = 8, rows: int = 2048) -> Table:
 
 
 def float_columns(root: Path, files: int = 8, rows: int = 1 << 18) -> Table:
-    """16 columns of float32, and `label` int64; batches of 1,024."""
+    """Write 16 columns of float32 and `label` int64; batches of 1,024."""
 
     def part(rng: np.random.Generator) -> pa.Table:
         columns = {f"c{i:02d}": rng.random(rows, np.float32) for i in range(COLUMNS)}
@@ -88,7 +86,7 @@ def _made(
 
 
 class InMemory(TorchDataset[Any]):
-    """All rows as arrays, for a DataLoader: one row, or those of a list."""
+    """All rows as arrays, for a DataLoader: one row, or the rows of a list."""
 
     def __init__(self, table: Table) -> None:
         whole = pq.read_table(table.files).combine_chunks()
@@ -110,9 +108,7 @@ def _array(column: pa.Array) -> np.ndarray:
 
 
 def torch_loader(table: Table, workers: int, kind: Any = DataLoader) -> Any:
-    """A DataLoader, or one of its kind, as its docs advise: for tables, batches of indices instead
-    of rows.
-    """
+    """Make a DataLoader, or a subclass, as documented: for tables, with batches of indices."""
     data = InMemory(table)
     options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     if not table.batched:
@@ -122,18 +118,18 @@ def torch_loader(table: Table, workers: int, kind: Any = DataLoader) -> Any:
 
 
 def stateful_loader(table: Table, workers: int) -> Any:
-    """torchdata's."""
+    """Make torchdata's loader."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     return torch_loader(table, workers, StatefulDataLoader)
 
 
 def hugging_face_loader(table: Table, workers: int, tuned: bool) -> Any:
-    """Streaming from Parquet, shuffled through a buffer, in a DataLoader whose workers each have
-    half of the files.
+    """Stream from Parquet through a shuffle buffer, in a DataLoader's workers, each with half of
+    the files.
 
-    Rows become tensors one by one, and the DataLoader stacks them. Tuned: the stream makes the
-    batches, from columns.
+    Rows become tensors one by one, and the DataLoader stacks them. Tuned: the stream makes batches
+    of columns.
     """
     from datasets import load_dataset
 
@@ -149,7 +145,7 @@ def hugging_face_loader(table: Table, workers: int, tuned: bool) -> Any:
 
 
 class RayDataEpochs:
-    """Ray Data, held to so many CPUs: a new execution every epoch, of every file `PASSES` times."""
+    """Ray Data limited to some CPUs: a new execution for every epoch of `PASSES` passes."""
 
     def __init__(self, table: Table, workers: int) -> None:
         import ray.data
@@ -175,16 +171,12 @@ class RayDataEpochs:
 
 
 def elsewhere(table: Table, workers: int, name: str, maker: str) -> Child:
-    """A loader of the other environment, which has no Parquet: it gets the tokens as files of
-    arrays.
-    """
+    """Make a loader in the other environment, which has no Parquet: it gets tokens as arrays."""
     return Child(name, ("benchmarks.format_loaders", maker), token_arrays(table), workers)
 
 
 def token_arrays(table: Table) -> list[Path]:
-    """The tokens of each file as int32[rows, 2048] in a `.npy`, in a folder beside theirs, made
-    once.
-    """
+    """Write the tokens of each file once as int32[rows, 2048] to a `.npy`; return the files."""
     folder = table.folder.with_suffix(".arrays")
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -199,7 +191,7 @@ def token_arrays(table: Table) -> list[Path]:
 
 
 def our_loader(table: Table, workers: int) -> Any:
-    """Ours."""
+    """Make a loader of rayingest."""
     data = (
         ri.read_parquet(table.files, index=table.folder.with_suffix(".index"))
         .shuffle(seed=SEED)

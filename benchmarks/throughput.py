@@ -1,15 +1,16 @@
-"""Throughput of rayingest beside other loaders: images in tars, packed tokens and tables in
-Parquet; two workers each.
+"""Compare the throughput of rayingest with other loaders: images in tars, tokens and tables in
+Parquet.
 
     make bench-env
-    .venv-peers/bin/python -m benchmarks.throughput images tokens tabular --json runs/bench/peers.jsonl
+    .venv-peers/bin/python -m benchmarks.throughput images tokens tabular --json rows.jsonl
 
-In a round each contestant has a turn while the others lie idle; every figure is a ratio to the
-DataLoader of the same round. A turn begins when all are idle. Most are mid-epoch then, with a few
-batches ready: some batches are not timed, more than were made in advance, and those after them are,
-as in `turns.py`. That says nothing of a loader that makes as much as it can while nobody asks
-(`WHOLE`): its turn is a whole epoch, from asking for an iterator to the last batch, begun with
-nothing made. What it takes to begin is part of that, so its epochs have every shard several times.
+Each loader has two workers. In a round each contestant takes a turn while the others are idle;
+every figure is a ratio to the DataLoader of the same round. A turn starts when all are idle. Most
+loaders are then in the middle of an epoch with a few batches ready: the turn takes some batches
+untimed, more than were made in advance, and times the next (`turns.py`). This would be meaningless
+for a loader that prepares all it can while idle (`WHOLE`): its turn is a whole epoch, from the
+iterator to the last batch. The start of an epoch is part of that, so its epochs have every shard
+several times.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ Makers = Mapping[str, Callable[[Any, int], Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """What is read, and who reads it. `forked`: those whose workers are forked, which has to be
-    before Ray starts its threads. `batches` are timed in a turn, `drain` more come first; both may
-    be given (`too_short`).
+    """What is read, and by whom.
+
+    `forked`: loaders whose workers fork, so they start before Ray's threads. A turn times `batches`
+    after `drain` batches; both may be overridden (`too_short`).
     """
 
     make: Callable[[Path], Any]
@@ -59,7 +61,7 @@ class Case:
 
     @property
     def names(self) -> list[str]:
-        """Those who read."""
+        """Return the names of the loaders."""
         return [*self.forked, *self.on_ray]
 
 
@@ -90,7 +92,7 @@ NAMES = list(dict.fromkeys(name for case in CASES.values() for name in case.name
 
 
 def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str, list[Turn]]:
-    """The turns of each contestant, round by round."""
+    """Run the turns of each contestant, round by round."""
     data = case.make(args.folder)
     contestants: list[Contestant | Child] = []
     turns: dict[str, list[Turn]] = {name: [] for name in names}
@@ -124,7 +126,7 @@ def run(case: Case, names: Sequence[str], args: argparse.Namespace) -> dict[str,
 
 
 def take_epoch(contestant: Contestant, batch: int) -> Turn:
-    """One turn: a whole epoch. What is handed over first is made first."""
+    """Run a turn of a whole epoch."""
     wait_until_idle()
     cpu, mine = cpu_seconds()
     begun = time.perf_counter()
@@ -141,9 +143,9 @@ def take_epoch(contestant: Contestant, batch: int) -> Turn:
 
 
 def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
-    """For each contestant its rate and CPU to the DataLoader's of the same round, MB a second, CPU
-    us a sample, seconds to a turn's first batch (one that lies ready, or an epoch's first), and of
-    what its turns are.
+    """Return the figures of each contestant: rate and CPU relative to the DataLoader's of the same
+    round, MB per second, CPU us per sample, seconds to a turn's first batch, and the kind of its
+    turns.
     """
     base = turns[PEER]
     return {
@@ -162,17 +164,18 @@ def summarise(turns: dict[str, list[Turn]], row_bytes: int) -> dict[str, Any]:
 
 
 def too_short(case: Case, usual: Case) -> str:
-    """A warning, where turns are shorter than the usual ones; else empty."""
+    """Return a warning if turns are shorter than usual, else ""."""
     if case.batches >= usual.batches and case.drain >= usual.drain:
         return ""
     return (
-        f"TOO SHORT: {case.batches} batches timed after {case.drain}, usually {usual.batches} after {usual.drain}: "
+        f"TOO SHORT: {case.batches} batches timed after {case.drain}, usually {usual.batches} "
+        f"after {usual.drain}: "
         "what is timed may have been made in advance, and is no throughput then"
     )
 
 
 def report(case: str, figures: dict[str, Any], warning: str = "") -> str:
-    """The figures for people, between two lines of a warning if there is one."""
+    """Return the figures as text, between two lines of a warning if there is one."""
     lines = [f"{case:24} rate to DataLoader      CPU, DataLoader to it   MB/s  CPU us a sample"]
     for name, of in figures.items():
         ratios = [
@@ -188,7 +191,7 @@ def report(case: str, figures: dict[str, Any], warning: str = "") -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES])
     parser.add_argument(
@@ -202,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--store", type=positive, default=6 << 30, help="bytes of Ray's store, for several loaders"
     )
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "runs" / "bench", help="where the data is kept"
+        "--folder", type=Path, default=ROOT / "runs" / "bench", help="folder of the data"
     )
     parser.add_argument(
         "--json", type=row_file, help="append the results to this file, one line a case"

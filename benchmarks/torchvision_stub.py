@@ -1,11 +1,13 @@
-"""Stands in for torchvision, which `streaming` imports for data sets that are not used here: PyPI's
-builds of it do not load beside a torch for CPUs.
+"""Replace torchvision, which `streaming` imports for data sets that are not used here.
+
+PyPI's builds of torchvision do not load beside a torch for CPUs.
 """
 
 import sys
 from unittest.mock import Mock
 
-import transformers  # noqa: F401 - which `streaming` imports too, and which asks whether torchvision is there
+# `streaming` imports it too; it must look for torchvision before the replacement is there.
+import transformers  # noqa: F401
 
 NAMES = (
     "torchvision",

@@ -1,7 +1,6 @@
-"""Measure one turn of a contestant: its rate, its CPU time and the hand-over of a batch that lies
-ready.
+"""Measure one turn of a contestant: its rate, its CPU time and the hand-over of a ready batch.
 
-Owns when a turn begins and what of it is timed; who takes part is the business of the benchmarks.
+Owns when a turn starts and what is timed; the benchmarks choose the contestants.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ take half of it.
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn showed: samples a second, CPU milliseconds a sample of all processes and of the
-    training process alone, and the seconds in which a batch that lay ready was handed over.
+    """The figures of a turn: samples per second, CPU ms per sample of all processes and of the
+    training process, and seconds to hand over a ready batch.
     """
 
     rate: float
@@ -34,9 +33,7 @@ class Turn:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU of this process and all below it, those that have ended included, and of this process
-    alone.
-    """
+    """Return CPU seconds of this process and all its descendants, and of this process alone."""
     mine = psutil.Process().cpu_times()
     below = 0.0
     for child in psutil.Process().children(recursive=True):
@@ -50,7 +47,7 @@ def cpu_seconds() -> tuple[float, float]:
 
 
 def wait_until_idle(most: float = 10.0, slice_: float = 0.2) -> None:
-    """Return once the processes of all contestants do nothing, or after `most` seconds."""
+    """Wait until the processes of all contestants are idle, at most `most` seconds."""
     deadline = time.monotonic() + most
     before = cpu_seconds()[0]
     while time.monotonic() < deadline:
@@ -62,7 +59,7 @@ def wait_until_idle(most: float = 10.0, slice_: float = 0.2) -> None:
 
 
 def take_turn(contestant: Contestant, batch: int, batches: int, drain: int) -> Turn:
-    """One turn: `drain` batches that may have been made in advance, then `batches` that are timed."""
+    """Take `drain` batches, which may have been made in advance, then time `batches`."""
     wait_until_idle()
     begun = time.perf_counter()
     contestant.take()
@@ -83,6 +80,6 @@ def take_turn(contestant: Contestant, batch: int, batches: int, drain: int) -> T
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, quartiles and extremes."""
+    """Return median, quartiles and extremes."""
     low, q1, median, q3, high = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
     return {"median": median, "q1": q1, "q3": q3, "min": low, "max": high}
