@@ -1,4 +1,4 @@
-"""The quarantine: every bad sample listed once, without credentials, and an end to a run with too many."""
+"""The quarantine lists each bad sample once, without credentials, and ends a run with too many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayingest.execute.quarantine import Quarantine
 
 
 def bad(*ordinals: int, reason: str = "no image") -> list[DataError]:
-    """What is wrong with these samples."""
+    """Return an error for each of these samples."""
     return [
         DataError(reason, shard="s3://b/a.tar", offset=10 * i, sample=i, key=f"k{i}")
         for i in ordinals
@@ -23,19 +23,19 @@ def bad(*ordinals: int, reason: str = "no image") -> list[DataError]:
 
 
 def made(folder: Path, max_errors: Any = 1.0, **options: Any) -> Quarantine:
-    """A quarantine of rank 0."""
+    """Make a quarantine of rank 0."""
     return Quarantine(folder, "data-rank0", max_errors, options)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """What is listed."""
+    """Return the lines of the only file."""
     return [json.loads(line) for line in (folder / "data-rank0.jsonl").read_text().splitlines()]
 
 
 def test_each_bad_sample_is_listed_once_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often it comes; rows with stand-ins are counted each time. A later run adds to the file."""
+    """However often it comes. Rows with replacements are counted each time; a later run appends."""
     first = made(tmp_path / "new" / "folder")
     first.admit(8, [])
     assert not first.path.exists()
@@ -60,7 +60,7 @@ def test_each_bad_sample_is_listed_once_and_counted(
 def test_no_credential_gets_into_file_or_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither of a URL that a transform's error quotes, nor of the storage options."""
+    """Neither one of a URL that an error quotes, nor one of the storage options."""
     quarantine = made(tmp_path, token="hunter2hunter2")
     quarantine.admit(
         1, bad(0, reason="GET https://u:pw@host/x?sig=abcdef failed with hunter2hunter2")
@@ -71,7 +71,7 @@ def test_no_credential_gets_into_file_or_log(
 
 
 def test_a_count_ends_the_run_at_the_next_bad_sample(tmp_path: Path) -> None:
-    """With the figures and the last one; every batch after that ends in the same error."""
+    """The error has the figures and the last sample; every later batch raises it, too."""
     quarantine = made(tmp_path, 2)
     quarantine.admit(8, bad(1, 2))
     quarantine.admit(8, bad(1, 2))
@@ -86,15 +86,18 @@ def test_a_count_ends_the_run_at_the_next_bad_sample(tmp_path: Path) -> None:
     assert [line["sample"] for line in lines(tmp_path)] == [1, 2, 3]
 
 
-def test_none_at_all_may_be_asked_for(tmp_path: Path) -> None:
-    """max_errors=0: the first ends the run, and is listed."""
+def test_max_errors_0_allows_no_bad_sample(tmp_path: Path) -> None:
+    """The first one ends the run, and is listed."""
     with pytest.raises(DataError, match="1 bad samples"):
         made(tmp_path, 0).admit(8, bad(1))
     assert len(lines(tmp_path)) == 1
 
 
-def test_a_part_is_of_the_rows_so_far_and_of_a_thousand_at_least(tmp_path: Path) -> None:
-    """So that a few at the start do not end a run; repeats of a bad sample count, as they cost rows each time."""
+def test_a_share_counts_at_least_a_thousand_rows(tmp_path: Path) -> None:
+    """A few bad samples at the start end no run.
+
+    Repeats of a bad sample count, since each costs a row.
+    """
     quarantine = made(tmp_path, 0.01)
     quarantine.admit(100, bad(*range(10)))
     with pytest.raises(DataError, match="11 of 200 rows"):
@@ -108,7 +111,7 @@ def test_a_part_is_of_the_rows_so_far_and_of_a_thousand_at_least(tmp_path: Path)
 
 
 def test_by_default_one_in_twenty_may_be_bad(tmp_path: Path) -> None:
-    """Skipping is never without a bound unless that is said: 1.0."""
+    """Only `max_errors=1.0` skips without a limit."""
     quarantine = made(tmp_path, None)
     quarantine.admit(100, bad(*range(50)))
     with pytest.raises(DataError, match=r"max_errors=0.05"):
@@ -116,7 +119,7 @@ def test_by_default_one_in_twenty_may_be_bad(tmp_path: Path) -> None:
     made(tmp_path, 1.0).admit(10_000, bad(*range(10_000)))
 
 
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     """Before any work is done."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be created"):
@@ -124,7 +127,9 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_list_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    """A folder that is gone, a disk that is full: nothing is counted that is not listed, and it can be mended."""
+    """If the folder is gone or the disk is full, no sample counts that is not listed, and writing
+    can resume.
+    """
     folder = tmp_path / "q"
     quarantine = made(folder)
     folder.rmdir()
@@ -154,15 +159,17 @@ def test_the_default_is_in_the_users_cache_folder(cache_home: Path) -> None:
 @pytest.mark.parametrize(
     "left", [b"", b'{"shard": "s3:', b'{"sample": 3}\n', b'{"sample": 3}\n{"sha\xc3']
 )
-def test_a_line_that_was_not_finished_goes(tmp_path: Path, left: bytes) -> None:
-    """A process may end in the midst of writing one: what is listed next would not be readable."""
+def test_an_unfinished_line_is_removed(tmp_path: Path, left: bytes) -> None:
+    """A process can end in the middle of a line, which would spoil the next one."""
     (tmp_path / "data-rank0.jsonl").write_bytes(left)
     made(tmp_path).admit(8, bad(5))
     assert [line["sample"] for line in lines(tmp_path)] == [3, 5][b"}" not in left :]
 
 
-def test_what_cannot_be_written_to_the_end_is_not_begun(tmp_path: Path) -> None:
-    """A disk that is full: none of a batch's samples are listed, all of them once there is room again."""
+def test_samples_that_cannot_all_be_written_are_not_written(tmp_path: Path) -> None:
+    """On a full disk, none of a batch's samples are listed; all of them are once there is room
+    again.
+    """
     quarantine = made(tmp_path)
     quarantine.admit(8, bad(1))
     before = quarantine.path.read_bytes()

@@ -1,4 +1,4 @@
-"""What joins the plan with the data: errors that name what is missing, where, and what there is."""
+"""The joint of plan and data: errors name what is missing, where, and what there is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.streams import write_shards
 
 @pytest.fixture
 def sources(tmp_path: Path) -> dict[str, Dataset]:
-    """Ten samples in each format; in tars fields `json` and `png`, elsewhere `i` and `x`."""
+    """Ten samples in each format: fields `json` and `png` in tars, `i` and `x` elsewhere."""
     write_shards(tmp_path / "tars", [10])
     (tmp_path / "a.jsonl").write_text(
         "".join(json.dumps({"i": i, "x": 1.5}) + "\n" for i in range(10))
@@ -35,6 +35,7 @@ def sources(tmp_path: Path) -> dict[str, Dataset]:
 
 
 def first(data: Dataset) -> dict[str, Any]:
+    """Return the first batch."""
     with data.batch(4).loader(workers=0) as loader:
         batch: dict[str, Any] = next(iter(loader))
     return batch
@@ -48,10 +49,10 @@ def first(data: Dataset) -> dict[str, Any]:
         ("parquet", "a.parquet", "'i', 'x'"),
     ],
 )
-def test_a_field_that_is_not_there_is_named_with_those_that_are(
+def test_an_absent_field_is_named_with_those_that_exist(
     sources: dict[str, Dataset], name: str, shard: str, there: str
 ) -> None:
-    """By its name in the data and with its shard, also where nothing else was to be read."""
+    """By its name in the data and with its shard, also if no other field is read."""
     there_is = "json" if name == "webdataset" else "i"
     for data in (sources[name].select(t="nope"), sources[name].select(a=there_is, t="nope")):
         with pytest.raises(ri.IngestError) as caught:
@@ -64,8 +65,8 @@ def test_a_field_that_is_not_there_is_named_with_those_that_are(
         first(sources[name].decode(nope=str))
 
 
-def test_a_field_that_only_some_lack_is_not_said_to_be_nowhere(tmp_path: Path) -> None:
-    """The sample at fault is named, without a guess."""
+def test_a_field_that_some_samples_have_is_not_called_absent(tmp_path: Path) -> None:
+    """The error names the sample alone."""
     write_shards(tmp_path, [10])
     data = (
         ri.read_webdataset(tmp_path)
@@ -77,8 +78,8 @@ def test_a_field_that_only_some_lack_is_not_said_to_be_nowhere(tmp_path: Path) -
     assert "no sample in its block" not in str(caught.value)
 
 
-def test_blocks_to_learn_from_are_the_first_and_some_of_all_over_the_rest() -> None:
-    """The first ones stay what they are, whatever is looked at if they are no good; fewer where there are fewer."""
+def test_schema_blocks_are_the_first_ones_and_some_of_the_rest() -> None:
+    """The first blocks are the same with and without `spread`; small data has fewer."""
     for count in (1, 4, 5, 9, 12, 13, 1000):
         view = View.whole(uniform(count, 100, 1))
         ordinals = [rows.ordinals.tolist() for _, rows in heads_of(view, spread=True)]
@@ -91,7 +92,7 @@ def test_blocks_to_learn_from_are_the_first_and_some_of_all_over_the_rest() -> N
 
 
 def test_names_of_the_loaders_own_columns_are_refused(sources: dict[str, Dataset]) -> None:
-    """By `select` at once; by what else may give them when it does, instead of being overwritten."""
+    """`select` refuses them at once, and a batch does when a function gives them."""
     for name in ("__index__", "__valid__"):
         with pytest.raises(ri.ConfigError, match=f"name '{name}' is reserved for a column"):
             sources["json"].select(**{name: "i"})
@@ -107,10 +108,8 @@ def test_names_of_the_loaders_own_columns_are_refused(sources: dict[str, Dataset
         next(iter(loader))
 
 
-def test_the_offset_of_a_block_is_said_to_be_one(
-    sources: dict[str, Dataset], tmp_path: Path
-) -> None:
-    """Where nothing is known but the sample, as when it ended its worker."""
+def test_the_offset_of_a_block_is_called_so(sources: dict[str, Dataset], tmp_path: Path) -> None:
+    """Where only the sample is known, for example after it ended its worker."""
     data = sources["json"].batch(4)
     with data.loader(workers=0):
         manifest = data.index_cache().load()

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana names metrics that exist; jobs/check_dashboards.py runs its queries on a running job."""
+"""The Grafana dashboard uses metrics that exist; jobs/check_dashboards.py runs its queries."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ STAGES = {
 
 
 def test_every_metric_stage_and_tag_of_a_panel_exists() -> None:
-    """And every metric that exists is on some panel, but for that of batches, which names the jobs, moments, and what
-    only conclusions are drawn from.
+    """Also, every metric is on a panel.
+
+    The exceptions name the jobs, are moments, or serve the diagnosis alone.
     """
     found = set()
     for expression in EXPRESSIONS:
@@ -44,7 +45,7 @@ def test_every_metric_stage_and_tag_of_a_panel_exists() -> None:
     shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus"
 )
 def test_prometheus_takes_its_configuration() -> None:
-    """As `promtool check config` says."""
+    """`promtool check config` accepts the file."""
     command = ["promtool", "check", "config", str(INFRA / "prometheus/prometheus.yml")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Diagnosis from made-up snapshots: what is named, why, and which setting would help."""
+"""Diagnoses of made-up snapshots: the bottleneck, the evidence, and the setting that would help."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.support.diagnosis_cases import CASES, snapshot
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_bottleneck_is_named_with_what_would_remove_it(case: str) -> None:
-    """For each kind of shortage, and for none."""
+def test_the_bottleneck_is_named_with_the_setting_that_removes_it(case: str) -> None:
+    """For each kind of bottleneck, and for none."""
     seen, name, settings = CASES[case]
     found = diagnose(seen)
     assert (found.bottleneck, dict(found.settings)) == (name, settings)
@@ -18,7 +18,7 @@ def test_the_bottleneck_is_named_with_what_would_remove_it(case: str) -> None:
 
 
 def test_evidence_is_in_figures() -> None:
-    """How much the loop waits, which part of that for what, and which node is how slow."""
+    """The share of waiting, its causes, and how many times slower a node is."""
     assert (
         diagnose(CASES["reads"][0]).evidence
         == "the loop waits 50% of its time, 80% of that for blocks being read"
@@ -34,7 +34,7 @@ def test_evidence_is_in_figures() -> None:
 
 
 def test_one_rank_that_waits_is_a_slow_rank() -> None:
-    """The others wait for it in their steps; ranks that wait alike share a bottleneck."""
+    """The other ranks wait for it inside their steps. Ranks that wait alike share a bottleneck."""
     fine, waits = (
         snapshot(wait_seconds=0.1, step_seconds=9.9),
         snapshot(stall_decode_seconds=5, decode_seconds=20),
@@ -48,8 +48,8 @@ def test_one_rank_that_waits_is_a_slow_rank() -> None:
     assert diagnose_ranks({"0": fine, "1": fine}).bottleneck == "consumer"
 
 
-def test_room_that_waits_for_ray_to_free_it_is_told() -> None:
-    """With what makes Ray free it sooner; where little of it does, that would not help."""
+def test_released_bytes_that_ray_has_not_freed_are_named() -> None:
+    """With the setting that makes Ray free them sooner, where they are many."""
     waits = {"stall_room_seconds": 5, "max_bytes": 1 << 30}
     much, little = (
         diagnose(snapshot(**waits, released_bytes=part << 20)).advice for part in (512, 64)

@@ -1,4 +1,4 @@
-"""Traces as Chrome shows them."""
+"""Traces in the format of Chrome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayingest.monitor.trace import Trace
 def written(
     spans: list[tuple[float, str, float, str]], path: Path
 ) -> tuple[list[Any], dict[int, str]]:
-    """The spans that a trace of these (end, stage, seconds, who) has, and the names of its rows."""
+    """Return the spans of a trace of these (end, stage, seconds, who), and its rows' names."""
     now = 0.0
     trace = Trace(3, lambda: now)
     for now, stage, seconds, who in spans:  # noqa: B007 - the clock's
@@ -27,7 +27,7 @@ def written(
 
 
 def test_no_two_spans_of_a_row_overlap(tmp_path: Path) -> None:
-    """A reader has many reads at once: each is in the first row of its reader that is free."""
+    """A reader does many reads at once; each one is in the first free row of its reader."""
     reads = [
         (4.0, "read", 3.0, "reader0"),
         (3.0, "read", 2.5, "reader0"),

@@ -1,4 +1,4 @@
-"""The watch of a loader: how often it looks, what it says, and that it keeps nothing alive."""
+"""The watch of a loader: how often it looks, what it logs, and that it keeps nothing alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayingest.plan.figures.metrics import between
 
 
 class Loader:
-    """The figures of one that has decoded for as long as its loop waited."""
+    """The figures of a loader whose loop waits for decoding for half of its time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Loader:
 
 
 class Kept:
-    """Metrics that keep what they are given."""
+    """Metrics that keep the figures they record."""
 
     def __init__(self) -> None:
         self.records: list[Mapping[str, Any]] = []
@@ -46,8 +46,8 @@ class Kept:
         self.closed += 1
 
 
-def test_it_looks_once_a_second_and_tells_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """However often it is called; and only while there is something to tell."""
+def test_it_looks_once_a_second_and_logs_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """However often `tick` is called, and only while the loop waits."""
     loader, kept = Loader(), Kept()
     watch = LoaderWatch(kept, clock=lambda: loader.now)
     watch.attach(loader)
@@ -69,7 +69,7 @@ def test_it_looks_once_a_second_and_tells_once_a_minute(caplog: pytest.LogCaptur
 
 
 def test_looks_that_take_long_are_taken_less_often() -> None:
-    """A hundredth of a CPU at most, and conclusions are still of ten seconds."""
+    """Looks take 1 % of a CPU at most; a diagnosis still covers ten seconds."""
     loader, kept, used = Loader(), Kept(), [0.0]
 
     def figures() -> dict[str, Any]:
@@ -87,7 +87,10 @@ def test_looks_that_take_long_are_taken_less_often() -> None:
 
 
 def test_the_last_figures_are_recorded_when_the_loader_is_closed() -> None:
-    """However short it lived; and nothing from then on, nor is anything kept."""
+    """Even of a short-lived loader.
+
+    Afterwards nothing is recorded and the loader is not kept alive.
+    """
     loader, kept = Loader(), Kept()
     watch = LoaderWatch(kept, clock=lambda: 0.0)
     watch.attach(loader)
@@ -104,8 +107,8 @@ def test_the_last_figures_are_recorded_when_the_loader_is_closed() -> None:
     assert len(kept.records) == 2
 
 
-def test_what_counts_grows_and_what_does_not_is_as_it_is() -> None:
-    """Between two looks, also by node, and for nodes that came in between."""
+def test_counters_are_differences_and_gauges_are_values() -> None:
+    """Between two looks, also by node, and for nodes that joined in between."""
     before = {"samples": 10, "decoders": 1, "nodes": {"a": {"bytes_read": 5}}}
     after = {
         "samples": 30,

@@ -1,4 +1,4 @@
-"""Loaders over a fake source, on every path that batches take."""
+"""Loaders over a fake source, on each path that batches take."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.trainer.recorded_backend import RecordedBackend
 
 @pytest.fixture(params=["cpu", "cpu, slots", "device"])
 def make(request, monkeypatch):
-    """Makes a loader and gives its source too: on the CPU, and on a recorded device that copies at once."""
+    """Make a loader and its source: on the CPU, on the CPU with slots, or on a recorded device."""
 
     def build(steps=STEPS, failing=(), **options):
         pool = None if request.param == "cpu" else SlotPool()

@@ -1,4 +1,4 @@
-"""A source and a plan in pure Python, and short words for what a loader over them should give."""
+"""A source and a plan in pure Python, and what a loader over them should yield."""
 
 import numpy as np
 
@@ -9,6 +9,8 @@ STEPS = 4
 
 
 class Plan:
+    """Epochs of `steps` batches; a state names its data."""
+
     def __init__(self, steps=STEPS, data="d1"):
         self.steps, self.data = steps, data
         self.rank, self.world_size = 1, 3
@@ -29,7 +31,7 @@ class Plan:
 
 
 class Source:
-    """Endless batches whose `x` is 100 * epoch + step, in plain arrays or in slots."""
+    """Endless batches whose `__index__` is 100 * epoch + step, in plain arrays or in slots."""
 
     def __init__(self, steps=STEPS, pool=None, failing=()):
         self.steps, self.pool, self.failing = steps, pool, set(failing)
@@ -64,8 +66,10 @@ class Source:
 
 
 def xs(batches):
+    """Return the numbers that the batches hold."""
     return [int(batch["__index__"][0]) for batch in batches]
 
 
 def epoch_of(number, begin=0, steps=STEPS):
+    """Return the numbers of an epoch's batches, from step `begin` on."""
     return [100 * number + step for step in range(begin, steps)]

@@ -1,8 +1,9 @@
-"""A device that does nothing until it is told to, so that every order of completion can be played.
+"""A device that does work only when a test says so, to play every order of completion.
 
-Copies read the host's memory by address when they run, not when they are issued; consumers read device memory when
-they run; memory that Python has dropped is spoiled at once, unless a stream was recorded as using it. A broken ordering
-rule therefore shows as wrong contents, as on a real device, but every time.
+Copies read the host's memory by address when they run, not when they are issued. Consumers read
+device memory when they run. Memory that Python has dropped is overwritten at once, unless a stream
+was recorded as its user. So a broken ordering rule shows as wrong contents, as on a real device,
+but every time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOT_COPIED, DROPPED = 0xEE, 0xDD
 
 
 class RecordedStream:
-    """Work in order; each item says whether it could be done."""
+    """Work in order; each item returns whether it could be done."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +34,7 @@ class RecordedStream:
         self.work.append(lambda: (action(), True)[1])
 
     def run(self, items: int | None = None) -> int:
-        """Do so many items, or all, until one must wait; how many were done."""
+        """Do this many items, or all, until one must wait; return how many were done."""
         done = 0
         while self.work and (items is None or done < items) and self.work[0]():
             self.work.popleft()
@@ -57,7 +58,7 @@ class RecordedEvent:
 
 
 class RecordedBackend:
-    """The backend with its log. `eager` does everything as soon as it is issued."""
+    """A backend with a log of its calls. `eager` does all work as soon as it is issued."""
 
     def __init__(self, eager: bool = False) -> None:
         self.eager = eager
@@ -103,12 +104,12 @@ class RecordedBackend:
     # What a training loop does.
 
     def read(self, tensor: torch.Tensor, into: list[bytes]) -> None:
-        """A kernel on the current stream that reads the tensor and leaves its bytes."""
+        """Run a kernel on the current stream that appends the tensor's bytes to `into`."""
         block = self._blocks[tensor.data_ptr()]
         self.current_stream().add(lambda: into.append(block.tobytes()))
 
     def add_one(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A kernel on the current stream: a new uint8 tensor of the same shape."""
+        """Run a kernel on the current stream; return a new uint8 tensor of the same shape."""
         self.log.append(("kernel", self.current_stream().name))
         source = self._blocks[tensor.data_ptr()]
         result, block = self._allocate(tensor.nbytes, self.current_stream())
@@ -128,7 +129,7 @@ class RecordedBackend:
         owner = block[:]
         address = owner.ctypes.data
         self._blocks[address] = block
-        # Work of the stream that it was allocated on is in order with what the memory is used for next.
+        # Work on the allocating stream is in order with the next use of the memory.
         self._used_by[address] = [] if stream is self.copy_stream else [stream]
         weakref.finalize(owner, self._freed, address, block)
         return torch.from_numpy(owner), block
@@ -143,7 +144,7 @@ class RecordedBackend:
 
 
 class KeepingPool(SlotPool):
-    """A pool whose memory outlives it, since addresses are read late."""
+    """A pool whose memory outlives it, because addresses are read late."""
 
     def __init__(self) -> None:
         super().__init__(pin=False)
@@ -155,7 +156,7 @@ class KeepingPool(SlotPool):
 
 
 class WritingSource:
-    """Batches 0, 1, ... of epoch 0, each written into a slot of the pool: step s is filled with bytes s."""
+    """Batches 0, 1, ... of epoch 0; batch s is filled with bytes s, in a slot of the pool."""
 
     def __init__(self, pool: SlotPool, rows: int = 8, width: int = 16) -> None:
         self.pool, self.rows, self.width = pool, rows, width
@@ -181,7 +182,10 @@ class WritingSource:
 def drive(
     backend: RecordedBackend, schedule: Callable[[RecordedBackend], object], steps: int = 24
 ) -> KeepingPool:
-    """Run a loop over a prefetcher, the device going on as `schedule` says after each step, and check what was read."""
+    """Run a loop over a prefetcher and check what it reads.
+
+    `schedule` runs the device after each step.
+    """
     pool = KeepingPool()
     source = WritingSource(pool)
     prefetcher = DevicePrefetcher(source.get, backend, 2, {"image": backend.add_one})

@@ -1,4 +1,4 @@
-"""Devices and pinning that cannot be had are refused by name."""
+"""Devices and pinning: what is available is resolved, all else is refused by name."""
 
 import pytest
 import torch
@@ -20,19 +20,19 @@ def with_two_devices(monkeypatch):
 
 
 def test_the_cpu_is_a_device():
-    """As text and as a device."""
+    """Given as text, and as a `torch.device`."""
     assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == torch.device("cpu")
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
-def test_cuda_that_is_not_there_is_refused(without_cuda, device):
-    """The message says what would work."""
+def test_cuda_is_refused_where_there_is_none(without_cuda, device):
+    """The error names the device that would work."""
     with pytest.raises(ConfigError, match="no CUDA device here; device='cpu' would work"):
         resolve_device(device)
 
 
 def test_cuda_gets_its_index(with_two_devices):
-    """ "cuda" is the thread's current device, once and for all."""
+    """ "cuda" means the current device of the thread that resolves it."""
     assert resolve_device("cuda") == torch.device("cuda", 1)
     assert resolve_device("cuda:0") == torch.device("cuda", 0)
     with pytest.raises(ConfigError, match="'cuda:2', but this machine has 2 CUDA"):
@@ -40,14 +40,14 @@ def test_cuda_gets_its_index(with_two_devices):
 
 
 @pytest.mark.parametrize("device", ["gpu", "meta", "xla:0", None, "cuda:x"])
-def test_what_is_no_served_device_is_refused(device):
-    """Unknown names and other kinds alike."""
+def test_unknown_and_unsupported_devices_are_refused(device):
+    """The error names the devices that are allowed."""
     with pytest.raises(ConfigError, match="'cpu', 'cuda' or 'cuda:<index>'"):
         resolve_device(device)
 
 
-def test_pinning_follows_the_device_unless_asked_for(without_cuda):
-    """Plain memory on the CPU, quietly; an explicit wish that cannot be met is an error."""
+def test_pinning_follows_the_device_by_default(without_cuda):
+    """The CPU gets plain memory without a message; pinning without CUDA is an error."""
     assert resolve_pin(None, torch.device("cpu")) is False
     assert resolve_pin(False, torch.device("cpu")) is False
     assert resolve_pin(None, torch.device("cuda", 0)) is True
@@ -56,6 +56,6 @@ def test_pinning_follows_the_device_unless_asked_for(without_cuda):
         resolve_pin(True, torch.device("cpu"))
 
 
-def test_pinning_for_the_cpu_path_can_be_asked_for(with_two_devices):
-    """A loop that moves batches itself may want them pinned."""
+def test_host_batches_can_be_pinned(with_two_devices):
+    """A loop that copies batches itself may need pinned ones."""
     assert resolve_pin(True, torch.device("cpu")) is True

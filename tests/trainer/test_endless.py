@@ -1,4 +1,4 @@
-"""A loader over an epoch of which nobody knows when it ends."""
+"""A loader over an epoch without end."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.trainer.fake_source import Plan, Source, xs
 
 
 class Tail(Source):
-    """Ends after `there` batches, for now."""
+    """A source that ends after `there` batches, for now."""
 
     there = 3
 
@@ -20,7 +20,7 @@ class Tail(Source):
 
 
 def test_every_pass_goes_on_where_the_last_one_ended():
-    """Whether it was broken off or the source had no more; there is no other epoch, and no length."""
+    """Whether the loop left the pass or the source ended. There is no other epoch and no length."""
     source = Tail(steps=ENDLESS)
     with Loader(source, Plan(steps=ENDLESS)) as loader:
         assert xs([next(iter(loader))]) == [0]

@@ -1,4 +1,4 @@
-"""A loader's passes and its position, over a source that records what it is asked."""
+"""A loader's passes and its position, over a source that records its calls."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from tests.trainer.fake_source import STEPS, Plan, Source, epoch_of, xs
 
 
 def test_passes_follow_each_other_without_a_restart(make):
-    """Each `for` is one epoch, the source is started once and never again while it is in the right place."""
+    """Each `for` is one epoch. The source starts once, as long as it is at the right position."""
     loader, source = make()
     assert [xs(loader) for _ in range(4)] == [epoch_of(number) for number in range(4)]
     assert source.starts == [(0, 0)]
@@ -22,8 +22,8 @@ def test_passes_follow_each_other_without_a_restart(make):
     assert (loader.rank, loader.world_size) == (1, 3)
 
 
-def test_bars_of_tqdm_and_rich_know_how_long_an_epoch_is(make):
-    """Each pass has a bar of its own length, which is full at its end."""
+def test_progress_bars_know_the_length_of_an_epoch(make):
+    """Each pass has a bar of tqdm and of rich with its own length, full at the end."""
     loader, _ = make()
     output = io.StringIO()
     assert xs(tqdm(loader, file=output, mininterval=0, ascii=True)) == epoch_of(0)
@@ -36,7 +36,10 @@ def test_bars_of_tqdm_and_rich_know_how_long_an_epoch_is(make):
 
 
 def test_position_counts_the_batch_in_hand(make):
-    """Inside the body `step` has counted it; after the last one it is the next epoch's start, in the body already."""
+    """Inside the loop body, `step` includes this batch.
+
+    With the last batch, the position is the start of the next epoch.
+    """
     loader, _ = make()
     assert (loader.epoch, loader.step) == (0, 0)
     seen = []
@@ -48,7 +51,10 @@ def test_position_counts_the_batch_in_hand(make):
 
 
 def test_break_gives_up_the_rest_of_the_epoch(make):
-    """At every step but the last the source starts anew; at the last there is nothing to give up."""
+    """After any batch but the last, the source starts at the next epoch.
+
+    After the last, it need not.
+    """
     for steps in range(1, STEPS + 1):
         loader, source = make()
         for count, _batch in enumerate(loader, 1):
@@ -60,7 +66,7 @@ def test_break_gives_up_the_rest_of_the_epoch(make):
 
 
 def test_resume_at_every_step(make):
-    """The state before each step, through JSON, gives the rest of the epoch and then the next ones whole."""
+    """The state at each step, as JSON, resumes the rest of the epoch and then whole epochs."""
     loader, _ = make()
     states, stream = [loader.state_dict()], []
     for _ in range(2):
@@ -77,7 +83,7 @@ def test_resume_at_every_step(make):
         assert source.starts == [(epoch, step)]
 
 
-def test_a_resumed_pass_that_is_broken_off_is_given_up_too(make):
+def test_leaving_a_resumed_pass_gives_up_the_rest_too(make):
     """Only the first pass after a load finishes the interrupted epoch."""
     loader, _ = make()
     loader.load_state_dict(Plan().state(3, 1))
@@ -88,7 +94,7 @@ def test_a_resumed_pass_that_is_broken_off_is_given_up_too(make):
 
 
 def test_a_state_at_the_end_of_an_epoch_is_the_next_ones_start(make):
-    """All steps done means epoch + 1, step 0, and the next epoch is whole."""
+    """After all steps, the state is epoch + 1, step 0, and the next epoch is whole."""
     loader, _ = make()
     loader.load_state_dict(Plan().state(2, STEPS))
     assert (loader.epoch, loader.step) == (3, 0)
@@ -96,7 +102,7 @@ def test_a_state_at_the_end_of_an_epoch_is_the_next_ones_start(make):
 
 
 def test_the_last_load_wins(make):
-    """Two loads in a row are the second one."""
+    """Of two loads in a row, the second one counts."""
     loader, source = make()
     loader.load_state_dict(Plan().state(1, 1))
     loader.load_state_dict(Plan().state(5, 2))
@@ -104,8 +110,8 @@ def test_the_last_load_wins(make):
     assert source.starts == [(5, 2)]
 
 
-def test_a_load_ends_the_pass_under_way(make):
-    """The running iterator says what happened to it, and the next `for` goes on from the state."""
+def test_a_load_ends_the_running_pass(make):
+    """The old iterator says why it has ended; the next `for` continues from the state."""
     loader, _ = make()
     running = iter(loader)
     next(running)
@@ -116,7 +122,7 @@ def test_a_load_ends_the_pass_under_way(make):
 
 
 def test_loading_where_the_source_stands_does_not_restart_it(make):
-    """A state of this very moment costs nothing."""
+    """Loading the state of the current position does not start the source again."""
     loader, source = make()
     for _batch in loader:
         break
@@ -126,7 +132,7 @@ def test_loading_where_the_source_stands_does_not_restart_it(make):
 
 
 def test_a_refused_state_changes_nothing(make):
-    """The plan's error comes through, position and running pass stay."""
+    """The plan's error is raised; position and running pass stay."""
     loader, _ = make()
     running = iter(loader)
     next(running)
@@ -137,7 +143,7 @@ def test_a_refused_state_changes_nothing(make):
 
 
 def test_set_epoch_chooses_the_next_pass(make):
-    """From its start, wherever the loader was, and the epochs after it follow."""
+    """The next pass begins at the start of that epoch, and later epochs follow it."""
     loader, _ = make()
     for _batch in loader:
         break
@@ -151,7 +157,7 @@ def test_set_epoch_chooses_the_next_pass(make):
 
 
 def test_set_epoch_to_where_it_is_costs_nothing(make):
-    """`set_epoch(e)` before every pass, as samplers want it, restarts nothing."""
+    """`set_epoch(e)` before every pass, as distributed samplers need it, restarts nothing."""
     loader, source = make()
     for number in range(3):
         loader.set_epoch(number)
@@ -160,15 +166,15 @@ def test_set_epoch_to_where_it_is_costs_nothing(make):
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "3", None])
-def test_what_is_no_epoch_is_refused(epoch):
-    """The value is named."""
+def test_values_that_are_no_epoch_are_refused(epoch):
+    """The error names the value."""
     loader = Loader(Source(), Plan())
     with pytest.raises(ConfigError, match=f"epoch={epoch!r}"):
         loader.set_epoch(epoch)
 
 
 def test_a_newer_iterator_ends_the_older(make):
-    """The older says so; the newer is the next epoch."""
+    """The older one raises an error; the newer one is the next epoch."""
     loader, _ = make()
     older = iter(loader)
     next(older)
@@ -181,7 +187,7 @@ def test_a_newer_iterator_ends_the_older(make):
 
 
 def test_a_pass_that_gave_its_last_batch_is_exhausted_for_good(make):
-    """Also after a newer pass has begun."""
+    """Its iterator stays exhausted, also after a newer pass has begun."""
     loader, _ = make()
     older = iter(loader)
     for _ in range(STEPS):
@@ -194,7 +200,9 @@ def test_a_pass_that_gave_its_last_batch_is_exhausted_for_good(make):
 
 @pytest.mark.parametrize("steps", [0, 1, STEPS])
 def test_zipped_loaders_stay_together(make, steps):
-    """`zip` leaves all but the first one call short of the end, and creates iterators it may never ask."""
+    """`zip` stops one call before the end of all loaders but the first, and creates iterators that
+    it may never use.
+    """
     loaders = [make(steps)[0] for _ in range(3)]
     for number in range(3):
         rows = list(zip(*[iter(loader) for loader in loaders], strict=False))
@@ -202,8 +210,11 @@ def test_zipped_loaders_stay_together(make, steps):
         assert {(loader.epoch, loader.step) for loader in loaders} == {(number + 1, 0)}
 
 
-def test_an_iterator_never_asked_is_no_pass(make):
-    """The next one begins where it did, and the source is not started again; one that was asked once is a pass."""
+def test_an_unused_iterator_is_no_pass(make):
+    """The next iterator begins at the same position without restarting the source.
+
+    An iterator that was used once is a pass.
+    """
     loader, source = make()
     loader.load_state_dict(Plan().state(2, 3))
     idle = iter(loader)
@@ -217,7 +228,7 @@ def test_an_iterator_never_asked_is_no_pass(make):
 
 
 def test_an_epoch_without_steps_passes(make):
-    """Nothing is yielded, nothing is read, the epoch goes on."""
+    """It yields nothing and reads nothing, and the next epoch follows."""
     loader, source = make(steps=0)
     assert [xs(loader), xs(loader)] == [[], []]
     assert (loader.epoch, loader.step) == (2, 0)

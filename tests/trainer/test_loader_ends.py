@@ -1,4 +1,4 @@
-"""How a loader fails, runs ahead, counts and ends, over a source that records what it is asked."""
+"""How a loader fails, runs ahead, counts and closes, over a source that records its calls."""
 
 import gc
 import subprocess
@@ -13,7 +13,10 @@ from tests.trainer.fake_source import STEPS, Plan, Source, epoch_of, xs
 
 
 def test_an_error_comes_at_its_step_and_the_position_stays(make):
-    """The batches before it arrive; afterwards the next `for` is the next epoch, as after a break."""
+    """The batches before it arrive.
+
+    Afterwards the next `for` is the next epoch, as after a `break`.
+    """
     loader, source = make(failing=[(0, 2)])
     running = iter(loader)
     assert xs([next(running), next(running)]) == [0, 1]
@@ -25,7 +28,7 @@ def test_an_error_comes_at_its_step_and_the_position_stays(make):
 
 
 def test_a_step_that_failed_can_be_tried_again(make):
-    """The state still stands before it, and loading that starts the source there anew."""
+    """The state is that before the failed step; loading it starts the source there again."""
     loader, source = make(failing=[(0, 2)])
     running = iter(loader)
     assert xs([next(running), next(running)]) == [0, 1]
@@ -38,7 +41,7 @@ def test_a_step_that_failed_can_be_tried_again(make):
 
 
 def test_an_error_ends_its_iterator(make):
-    """Asking again yields nothing more, as with a generator."""
+    """A further `next` raises StopIteration, as for a generator."""
     loader, _ = make(failing=[(0, 0)])
     running = iter(loader)
     with pytest.raises(DataError):
@@ -47,7 +50,7 @@ def test_an_error_ends_its_iterator(make):
 
 
 def test_an_error_at_the_next_epochs_start_waits_for_that_epoch(make):
-    """Running ahead across the end of an epoch does not spoil the epoch before."""
+    """Fetching ahead across the end of an epoch does not fail the epoch before."""
     loader, _ = make(failing=[(1, 0)])
     assert xs(loader) == epoch_of(0)
     with pytest.raises(DataError, match="broken at 1, 0"):
@@ -56,7 +59,7 @@ def test_an_error_at_the_next_epochs_start_waits_for_that_epoch(make):
 
 
 def test_an_error_ahead_of_a_break_is_never_raised(make):
-    """What was given up cannot fail."""
+    """A batch that the loop gave up cannot fail."""
     loader, _ = make(failing=[(0, 1), (0, 2)])
     for _batch in loader:
         break
@@ -64,7 +67,7 @@ def test_an_error_ahead_of_a_break_is_never_raised(make):
 
 
 def test_a_source_that_cannot_start_leaves_the_pass_to_be_tried_again(make):
-    """A failing start is no pass."""
+    """A failed start is no pass."""
     loader, source = make()
     start, source.start = (
         source.start,
@@ -77,7 +80,7 @@ def test_a_source_that_cannot_start_leaves_the_pass_to_be_tried_again(make):
 
 
 def test_a_batch_out_of_order_is_refused(make):
-    """A source that gives another step than is due is an error, not training data."""
+    """A source that gives another step than the due one causes an error."""
     loader, source = make()
     running = iter(loader)
     next(running)
@@ -87,7 +90,9 @@ def test_a_batch_out_of_order_is_refused(make):
 
 
 def test_nothing_is_fetched_past_the_declared_epochs(make):
-    """With `epochs=2` the source is asked for two epochs and not one batch more, until the loop wants one."""
+    """With `epochs=2` the source gives two epochs and not one batch more, until the loop asks for
+    it.
+    """
     loader, source = make(epochs=2)
     assert loader.epochs == 2
     list(loader)
@@ -98,7 +103,7 @@ def test_nothing_is_fetched_past_the_declared_epochs(make):
 
 
 def test_running_ahead_crosses_the_end_of_an_epoch(make):
-    """With epochs to come, a device already has the next epoch's first batches when it begins."""
+    """If more epochs follow, a device has the next epoch's first batches before it begins."""
     loader, source = make(epochs=2)
     list(loader)
     ahead = [(1, 0), (1, 1)] if make.runs_ahead else []
@@ -106,7 +111,7 @@ def test_running_ahead_crosses_the_end_of_an_epoch(make):
 
 
 def test_close_is_once_and_iterating_afterwards_is_an_error(make):
-    """For a new `for` and for a pass under way alike; what was handed out stays."""
+    """Both for a new `for` and for a running pass. Batches yielded before stay valid."""
     loader, source = make()
     with loader:
         running = iter(loader)
@@ -121,7 +126,7 @@ def test_close_is_once_and_iterating_afterwards_is_an_error(make):
 
 
 def test_an_exception_in_the_loop_closes_the_source(make):
-    """`with` gives everything back whatever happens inside."""
+    """`with` closes the loader, whatever is raised inside."""
     loader, source = make()
 
     def train():
@@ -135,7 +140,7 @@ def test_an_exception_in_the_loop_closes_the_source(make):
 
 
 def test_a_dropped_loader_closes_its_source(make):
-    """Without close or `with`; a pass under way keeps it."""
+    """Without `close` or `with`. A running pass keeps its loader alive."""
     loader, source = make()
     running = iter(loader)
     del loader
@@ -148,7 +153,7 @@ def test_a_dropped_loader_closes_its_source(make):
 
 
 def test_stats_merge_source_and_loop(make):
-    """Waiting and working seconds by the loader's clock; a validation pass in between is neither."""
+    """The loader's clock measures waits and steps; time between two passes is neither."""
     now = [0.0]
     loader, source = make(clock=lambda: now[0])
 
@@ -177,14 +182,14 @@ def test_stats_merge_source_and_loop(make):
 
 
 def test_stats_before_any_batch_are_zero():
-    """Nothing waited for is no share, not a division by zero."""
+    """`wait_share` is 0 and no division by zero."""
     stats = Loader(Source(), Plan()).stats()
     assert (stats["batches"], stats["wait_share"]) == (0, 0.0)
 
 
 @pytest.mark.parametrize("options", [{"device": "gpu"}, {"prefetch": -1}, {"pin_memory": True}])
 def test_options_that_cannot_work_close_the_source(options, monkeypatch):
-    """The loader owns the source from its call on: a refused one leaves nothing running."""
+    """A refused option leaves nothing running: the loader owns the source from the call on."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     source = Source()
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -194,7 +199,7 @@ def test_options_that_cannot_work_close_the_source(options, monkeypatch):
 
 @pytest.mark.filterwarnings("error")
 def test_batches_are_the_users_to_keep_and_to_change():
-    """Every batch of three epochs kept and written to; none changes under the user's hands."""
+    """All batches of three epochs are kept and written to, and none of them changes afterwards."""
     pool = SlotPool()
     loader = Loader(Source(pool=pool), Plan(), slots=pool)
     kept = []
@@ -207,7 +212,7 @@ def test_batches_are_the_users_to_keep_and_to_change():
 
 
 def test_the_trainer_needs_neither_ray_nor_pyarrow():
-    """A fresh interpreter that imports it has loaded neither."""
+    """A new interpreter that imports the trainer loads neither."""
     code = "import sys, rayingest.trainer; print(sorted({'ray', 'pyarrow'} & set(sys.modules)))"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Copying ahead to a device keeps its ordering rules, and the checks of that can fail."""
+"""Copying ahead to a device keeps its rules, and the check of the rules can fail."""
 
 import gc
 
@@ -56,13 +56,13 @@ def flat(get, backend=None, depth=2, **options):
 
 
 def test_contents_arrive_however_late_the_device_is():
-    """Whatever order copies and kernels complete in, each step reads its own batch."""
+    """Whatever the order in which copies and kernels complete, each step reads its own batch."""
     for schedule in SCHEDULES:
         drive(RecordedBackend(), schedule)
 
 
 def test_order_of_calls_for_one_batch():
-    """Copies, an event behind them; then, handing out, wait, record on the consumer's stream, and only then kernels."""
+    """Copies and an event behind them; then wait, record_stream, and only then kernels."""
     backend = RecordedBackend()
     source = WritingSource(SlotPool())
     DevicePrefetcher(source.get, backend, 0, {"image": backend.add_one}).next()
@@ -93,7 +93,7 @@ class WithoutRecordStream(RecordedBackend):
 
 
 class EventBeforeTheCopies(RecordedBackend):
-    """Marks a stream of its own, where nothing has to be done first."""
+    """Records the event on another stream that has no work before it."""
 
     def record(self, stream):
         event = RecordedEvent(self.consumer)
@@ -124,7 +124,7 @@ class SlotsGivenBackEarly(RecordedBackend):
     ],
 )
 def test_each_broken_rule_is_noticed(broken):
-    """The check above fails when one rule is broken: it holds the rules, not just the happy path."""
+    """The check fails as soon as one rule is broken."""
     noticed = 0
     for schedule in SCHEDULES:
         try:
@@ -135,7 +135,7 @@ def test_each_broken_rule_is_noticed(broken):
 
 
 def test_slots_are_reused_once_copies_are_done():
-    """A device that keeps up needs a handful of slots, one that never does gets a slot per batch."""
+    """A device that keeps up needs a few slots; one that never completes needs one per batch."""
     assert drive(RecordedBackend(), everything).slots <= 4
     assert drive(RecordedBackend(), nothing).slots + 1 >= 24
 
@@ -151,7 +151,7 @@ def test_depth_bounds_what_is_issued_ahead():
 
 
 def test_copies_are_traced():
-    """Each batch's, with its place, when it was issued."""
+    """Each batch's copies are a span with the batch's position."""
     told = []
     batches = flat(WritingSource(SlotPool()).get, depth=1, span=lambda *span: told.append(span))
     batches.next()
@@ -162,7 +162,7 @@ def test_copies_are_traced():
 
 
 def test_runs_ahead_only_when_the_source_is_ready():
-    """A batch at hand is given out without waiting for later ones."""
+    """A finished batch is yielded without waiting for later ones."""
     answers = [True, False, False, False, True, True]
     source = WritingSource(SlotPool())
     prefetcher = flat(source.get, depth=2, ready=lambda: answers.pop(0))
@@ -174,7 +174,7 @@ def test_runs_ahead_only_when_the_source_is_ready():
 
 
 def test_runs_ahead_only_where_it_may():
-    """Nothing is fetched behind a batch that says so, until it is asked for."""
+    """`may_run_ahead` stops the prefetcher until the loop asks for the next batch."""
     source = WritingSource(SlotPool())
     prefetcher = flat(source.get, depth=3, may_run_ahead=lambda position: position[1] != 2)
     fetched = []
@@ -185,7 +185,7 @@ def test_runs_ahead_only_where_it_may():
 
 
 def test_an_error_met_ahead_comes_at_its_step():
-    """The batches before the failing one are handed out first, then its error, once."""
+    """The batches before the failed one are yielded first, then its error, once."""
     source = WritingSource(SlotPool())
 
     def get():
@@ -203,7 +203,7 @@ def test_an_error_met_ahead_comes_at_its_step():
 
 
 def test_an_interrupt_while_running_ahead_loses_nothing():
-    """Ctrl-C in the source goes straight up, and the batches already issued are still there."""
+    """Ctrl-C in the source is raised at once, and the batches already issued stay."""
     source = WritingSource(SlotPool())
     pressed = []
 
@@ -220,7 +220,7 @@ def test_an_interrupt_while_running_ahead_loses_nothing():
 
 
 def test_a_failing_copy_keeps_the_slot_of_those_before_it():
-    """Half a batch on its way to the device still holds its memory."""
+    """A batch whose copies were issued in part still holds its memory."""
 
     class OutOfMemory(RecordedBackend):
         def copy(self, host):
@@ -240,7 +240,9 @@ def test_a_failing_copy_keeps_the_slot_of_those_before_it():
 
 
 def test_reset_drops_what_was_fetched_but_not_running_copies():
-    """After a reset the next batch is the source's next, and a slot with a copy under way is still held."""
+    """After a reset, the next batch is the source's next one, and a slot with a running copy is
+    still held.
+    """
     backend, pool = RecordedBackend(), KeepingPool()
     source = WritingSource(pool)
     prefetcher = DevicePrefetcher(source.get, backend, 2)
@@ -252,7 +254,7 @@ def test_reset_drops_what_was_fetched_but_not_running_copies():
 
 
 def test_close_waits_for_copies_and_frees_all():
-    """Closing twice is once; afterwards no slot is in use."""
+    """Closing twice has no further effect; afterwards no slot is in use."""
     backend, pool = RecordedBackend(), KeepingPool()
     prefetcher = DevicePrefetcher(WritingSource(pool).get, backend, 2)
     _, values = prefetcher.next()
@@ -264,7 +266,7 @@ def test_close_waits_for_copies_and_frees_all():
 
 
 def test_arrays_that_own_their_memory_are_staged_once():
-    """A batch without a buffer goes through one slot, strings and objects beside it."""
+    """A batch without a buffer goes through one slot; strings and objects stay as they are."""
     pool = KeepingPool()
     columns = {
         "x": np.arange(12, dtype=">i4").reshape(3, 4).T,
@@ -281,7 +283,7 @@ def test_arrays_that_own_their_memory_are_staged_once():
 
 
 def test_host_batches_are_the_sources_arrays():
-    """On the CPU nothing is copied and nothing fetched ahead; `after_copy` works there too."""
+    """On the CPU no array is copied and no batch is fetched ahead; `after_copy` still applies."""
     source = WritingSource(SlotPool())
     batches = HostBatches(source.get, {"image": lambda image: image.float() / 2})
     position, values = batches.next()
@@ -298,7 +300,7 @@ def test_host_batches_are_the_sources_arrays():
 
 @pytest.mark.parametrize("field", ["label", "name"])
 def test_after_copy_of_no_tensor_is_refused(field):
-    """A field that is absent, or a list, is named together with those that would do."""
+    """The error names the field, which is absent or a list, and the tensors of the batch."""
     batches = HostBatches(WritingSource(SlotPool()).get, {field: lambda x: x})
     with pytest.raises(ConfigError, match=f"'{field}'.*image, __index__"):
         batches.next()
@@ -306,7 +308,7 @@ def test_after_copy_of_no_tensor_is_refused(field):
 
 @pytest.mark.parametrize("code", "?bhilqBHILQefdFD")
 def test_every_torch_dtype_becomes_a_tensor(code):
-    """Unsigned and complex ones included, with the same values."""
+    """With the same values; unsigned and complex dtypes, too."""
     array = np.arange(6).astype(code).reshape(2, 3)
     tensor = host_value(array)
     assert isinstance(tensor, torch.Tensor)
@@ -315,7 +317,7 @@ def test_every_torch_dtype_becomes_a_tensor(code):
 
 @pytest.mark.filterwarnings("error")
 def test_awkward_arrays_become_writable_tensors():
-    """Read-only, byte-swapped, reversed and odd-strided arrays are copied, without a warning."""
+    """Read-only, byte-swapped, reversed and oddly strided arrays are copied without a warning."""
     frozen = np.arange(4)
     frozen.flags.writeable = False
     odd = np.zeros(4, np.dtype([("a", "<i4"), ("b", "u1")]))["a"]
@@ -335,5 +337,5 @@ def test_awkward_arrays_become_writable_tensors():
     "array", [np.array(["a"]), np.array([b"a"]), np.array([None]), np.array(["2020"], "M8[D]")]
 )
 def test_arrays_without_a_torch_dtype_stay(array):
-    """Text, bytes, objects and dates are handed out as they came."""
+    """Text, bytes, objects and dates are yielded unchanged."""
     assert host_value(array) is array

@@ -40,7 +40,9 @@ DERIVED = {
 
 @pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED.keys())
 def test_a_slot_is_kept_by_anything_made_of_it(derive):
-    """Leases made while something derived is alive never touch its memory; when it is gone the slot comes back."""
+    """Further leases never touch memory that a derived object refers to; when it is gone, the slot
+    is free.
+    """
     pool = SlotPool()
     tensor = filled(pool, 7)
     address = tensor.data_ptr()
@@ -56,7 +58,7 @@ def test_a_slot_is_kept_by_anything_made_of_it(derive):
 
 
 def test_a_dropped_slot_is_reused_at_once():
-    """One batch at a time needs one arena."""
+    """A loop that keeps one batch at a time needs one arena."""
     pool = SlotPool()
     addresses = {filled(pool, step).data_ptr() for step in range(50)}
     assert len(addresses) == 1
@@ -64,7 +66,7 @@ def test_a_dropped_slot_is_reused_at_once():
 
 
 def test_keeping_every_batch_grows_the_pool_and_corrupts_none():
-    """100 batches kept are 100 different ones, and dropping them lets the pool shrink again."""
+    """100 kept batches keep their contents; the pool shrinks after they are dropped."""
     pool = SlotPool()
     kept = [filled(pool, step) for step in range(100)]
     assert pool.slots == 100
@@ -78,7 +80,7 @@ def test_keeping_every_batch_grows_the_pool_and_corrupts_none():
 
 
 def test_a_cycle_gives_its_slot_back_when_collected():
-    """A batch caught in a reference cycle is held until the collector finds it."""
+    """A batch in a reference cycle holds its slot until the collector runs."""
     pool = SlotPool()
     cycle = [filled(pool, 1)]
     cycle.append(cycle)
@@ -89,7 +91,9 @@ def test_a_cycle_gives_its_slot_back_when_collected():
 
 
 def test_arrays_are_aligned_writable_and_apart():
-    """64-byte boundaries for every dtype and odd sizes, writable, none overlapping another."""
+    """Arrays of all dtypes and odd sizes begin at 64-byte boundaries, are writable and do not
+    overlap.
+    """
     slot = SlotPool().lease(4096)
     arrays = [
         slot.array(shape, dtype)
@@ -110,7 +114,7 @@ def test_arrays_are_aligned_writable_and_apart():
 
 
 def test_more_than_was_leased_goes_into_a_further_arena():
-    """A batch larger than announced is served, and every array is its own."""
+    """A batch larger than announced gets all its arrays, each with its own memory."""
     pool = SlotPool()
     slot = pool.lease(10)
     arrays = [slot.array((50_000,), np.uint8) for _ in range(5)]
@@ -129,7 +133,7 @@ def test_more_than_was_leased_goes_into_a_further_arena():
 
 
 def test_slots_that_are_too_small_are_replaced():
-    """Growing batches leave no trail of small arenas, and sizes that vary settle on a few large ones."""
+    """Growing batches leave no small arenas behind; varying sizes settle on a few large arenas."""
     pool = SlotPool()
     for size in range(100_000, 3_000_000, 100_000):
         filled(pool, 0, size)
@@ -144,14 +148,14 @@ def test_slots_that_are_too_small_are_replaced():
 
 
 def test_nearly_equal_batches_share_slots():
-    """A few per cent more or less does not make new memory."""
+    """A size that differs by a few per cent allocates nothing."""
     pool = SlotPool()
     addresses = {filled(pool, 0, 1_000_000 + 1_000 * step).data_ptr() for step in range(30)}
     assert len(addresses) <= 2
 
 
 def test_memory_outlives_its_pool():
-    """A batch is good after the pool is gone."""
+    """A batch stays valid after its pool is gone."""
     pool = SlotPool()
     tensor = filled(pool, 5)
     del pool
@@ -160,7 +164,7 @@ def test_memory_outlives_its_pool():
 
 
 def test_plain_memory_counts_as_not_pinned():
-    """`pinned_bytes` is zero for a pool that does not pin."""
+    """`pinned_bytes` is 0 for a pool that does not pin."""
     pool = SlotPool(pin=False)
     filled(pool, 0)
     assert pool.pinned_bytes == 0
@@ -168,7 +172,9 @@ def test_plain_memory_counts_as_not_pinned():
 
 
 def test_threads_never_share_a_slot():
-    """Four threads that lease, write, check and drop never see each other's bytes; counts add up afterwards."""
+    """Four threads lease, write, check and drop slots without seeing each other's bytes; the counts
+    add up.
+    """
     pool = SlotPool()
     wrong = []
 

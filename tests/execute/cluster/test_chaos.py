@@ -1,4 +1,4 @@
-"""Chaos in its short form: `jobs/chaos.py` for three epochs, in a process and a cluster of its own."""
+"""Chaos in its short form: three epochs of `jobs/chaos.py`, on a cluster of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_stream_is_the_same_whatever_dies_fails_and_hangs() -> None:
-    """Two ranks, four nodes: actors killed, nodes lost, reads failing and hanging; nothing differs, all is counted."""
+    """Two ranks, four nodes: actors are killed, nodes lost, reads fail and hang.
+
+    No batch differs, and all is counted.
+    """
     sizes = ["--epochs", "3", "--samples", "240", "--kills", "4", "--node-losses", "2"]
     bounds = ["--max-bytes", "150000", "--hang-seconds", "4"]
     command = [sys.executable, "jobs/chaos.py", *sizes, *bounds]

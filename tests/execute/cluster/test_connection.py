@@ -1,4 +1,4 @@
-"""A loader whose session is shut down, or which a fork has taken along, says so and touches nothing of others."""
+"""A loader after `ray.shutdown` or in a forked process: a clear error, no call to any cluster."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ print("connected anew" if ray.is_initialized() else "not connected", feeders)
 
 
 def test_forked_processes_and_a_session_shut_down(cluster: Any, shards: str) -> None:
-    """Each use in a fork is an error at once, closing there is quiet, the parent goes on; after `ray.shutdown` nothing
-    connects to the cluster that Ray would find.
+    """Each use in a fork is an error at once, `close` is silent there, and the parent continues.
+
+    After `ray.shutdown`, no thread connects to the cluster that Ray would find.
     """
     address = cluster.get_runtime_context().gcs_address
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Nodes that were out of reach: avoided for a while, unless there is no other."""
+"""The cool-down of nodes that were unreachable."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from rayingest.execute.cluster.pool import CoolDown, exclude_nodes
 
 
 def node(name: str, cpus: int = 4, alive: bool = True) -> dict[str, Any]:
+    """Return a node as `ray.nodes` does."""
     return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
 
 
-def test_a_node_is_avoided_while_another_has_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head without any is no other, nor is a dead one."""
+def test_a_node_is_excluded_while_another_has_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head without CPUs and a dead node do not count."""
     there: list[dict[str, Any]] = []
     monkeypatch.setattr(pool.ray, "nodes", lambda: there)
     nodes = CoolDown(lambda name: None)
@@ -36,8 +37,8 @@ def test_a_node_is_avoided_while_another_has_cpus(monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_after_a_while_it_is_said_that_it_is_over(wait_until: Any) -> None:
-    """Once for each time, and never after `clear`."""
+def test_the_end_of_a_cool_down_is_reported_once(wait_until: Any) -> None:
+    """And never after `clear`."""
     told, heard = [], threading.Event()
 
     def over(name: str) -> None:

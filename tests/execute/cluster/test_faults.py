@@ -1,4 +1,4 @@
-"""Over Ray: what goes wrong is said once, in its place, with what would work; and nothing is left running."""
+"""Failures on Ray: each is reported once, at its step, with advice; no actor or thread is left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.streams import actors, fail_on_seven, images, joined, rows, r
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: Any, pool_of_1: ri.Pool, pool_of_3: ri.Pool, wait_until: Any) -> Any:
-    """After each test there are the two pools' actors and no other, ten seconds later at most."""
+    """Ten seconds after each test, only the actors of the two pools run."""
     yield
     wait_until(lambda: [":index:" in name for name in actors(cluster)].count(False) == 6, 10)
 
@@ -33,7 +33,7 @@ def nothing_is_left(cluster: Any, pool_of_1: ri.Pool, pool_of_3: ri.Pool, wait_u
 def test_a_dead_decoder_and_a_dead_reader_change_nothing(
     cluster: Any, shards: str, pool_of_3: ri.Pool
 ) -> None:
-    """Killed in the middle of an epoch, both are replaced and the stream goes on bit for bit."""
+    """Killed in the middle of an epoch, both are replaced. The stream is the same bit for bit."""
     data = images(shards, 24)
     seen = []
     with data.loader(
@@ -50,10 +50,10 @@ def test_a_dead_decoder_and_a_dead_reader_change_nothing(
     assert seen == run(data, epochs=2)[0]
 
 
-def test_the_only_node_may_be_out_of_reach_for_a_moment(
+def test_the_only_node_may_be_unreachable_for_a_moment(
     cluster: Any, shards: str, pool_of_1: ri.Pool
 ) -> None:
-    """Ray says so of a death that its node was slow to tell: the node is used again, as there is no other."""
+    """It is used again, because there is no other node."""
     data = images(shards, 24)
     seen = []
     with data.loader(pool=pool_of_1, epochs=1) as loader:
@@ -67,7 +67,7 @@ def test_the_only_node_may_be_out_of_reach_for_a_moment(
 
 
 class Deadly:
-    """A scan whose first part ends the process that does it, so often."""
+    """A scan whose first part kills its process this many times."""
 
     name, key, is_light = "index", "test-deadly", False
 
@@ -75,17 +75,17 @@ class Deadly:
         self._folder, self._deaths, self.key = folder, deaths, f"index:test-{folder.name}"
 
     def load(self) -> None:
-        """Nothing is kept."""
+        """Nothing is cached."""
 
     def save(self, value: int) -> None:
-        """Nor will it be."""
+        """Nothing is cached."""
 
     def parts(self) -> list[Any]:
-        """Two."""
+        """Return two parts."""
         return [self._die, lambda: 1]
 
     def join(self, results: Sequence[int]) -> int:
-        """Their sum."""
+        """Return the sum of the results."""
         return sum(results)
 
     def _die(self) -> int:
@@ -96,8 +96,8 @@ class Deadly:
         return 1
 
 
-def test_the_index_is_made_again_where_who_makes_it_dies(cluster: Any, tmp_path: Path) -> None:
-    """Each death counts once, however long the cluster takes to hear of it."""
+def test_a_scan_is_run_again_if_its_process_dies(cluster: Any, tmp_path: Path) -> None:
+    """Each death counts once, however late the cluster notices it."""
     folder = tmp_path / "2"
     folder.mkdir()
     assert scan_on_cluster(Deadly(folder, 2), 0, lambda done, total: None) == 2
@@ -108,10 +108,12 @@ def test_the_index_is_made_again_where_who_makes_it_dies(cluster: Any, tmp_path:
     assert len(list(folder.iterdir())) == 3
 
 
-def test_a_decoder_that_is_ended_for_memory_changes_nothing(
+def test_a_decoder_killed_for_memory_changes_nothing(
     cluster: Any, shards: str, pool_of_3: ri.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray reports such a death by an error that is no RayActorError; it is put in the place of that of a killed one."""
+    """Ray reports it by an error that is no RayActorError; the test puts it in place of a kill's
+    error.
+    """
     data = images(shards, 24)
     failed = Executor._on_error
 
@@ -137,7 +139,7 @@ def test_a_decoder_that_is_ended_for_memory_changes_nothing(
 def test_a_transform_that_raises_names_sample_shard_and_line(
     shards: str, place: dict[str, Any]
 ) -> None:
-    """The batches before it come, then the error stands in the place of its step, and is the same without Ray."""
+    """The batches before it arrive; then the error takes the place of its step, as without Ray."""
     data = ri.read_webdataset(shards, block_bytes=4096).map(fail_on_seven).batch(4)
     with data.loader(**place) as loader:
         batches = iter(loader)
@@ -151,15 +153,20 @@ def test_a_transform_that_raises_names_sample_shard_and_line(
 
 
 def not_to_be_sent(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform of whose results one lives in one process."""
+    """Give one sample a lock, which cannot be pickled."""
     i = sample["json"]["i"]
     return {"i": i, "lock": threading.Lock() if i == 7 else None}
 
 
-def test_what_cannot_travel_is_said_once(shards: str, cluster: Any, pool_of_1: ri.Pool) -> None:
-    """A result names its field and sample, skipped or not, a description what of it; nothing is tried again."""
+def test_values_that_cannot_be_pickled_are_named_once(
+    shards: str, cluster: Any, pool_of_1: ri.Pool
+) -> None:
+    """A result names field and sample, a description its stage. Nothing is retried."""
     data = ri.read_webdataset(shards)
-    said = r"field 'lock' is a lock, which cannot be sent.*pickle.*s-0000\.tar, offset \d+, sample 7, key k000007\]"
+    said = (
+        r"field 'lock' is a lock, which cannot be sent.*pickle"
+        r".*s-0000\.tar, offset \d+, sample 7, key k000007\]"
+    )
     for on_error in ("raise", "skip"):
         with data.map(not_to_be_sent).batch(4).loader(pool=pool_of_1, on_error=on_error) as loader:
             batches = iter(loader)
@@ -179,7 +186,7 @@ def test_what_cannot_travel_is_said_once(shards: str, cluster: Any, pool_of_1: r
 def test_a_shard_that_changed_since_indexing_is_an_error(
     tmp_path: Path, place: dict[str, Any]
 ) -> None:
-    """Never a part of the old and of the new."""
+    """No batch mixes the old and the new content."""
     pattern = write_shards(tmp_path, [30, 30])
     data = images(pattern, 10)
     with data.loader(**place) as loader:
@@ -194,7 +201,7 @@ def test_a_shard_that_changed_since_indexing_is_an_error(
 def test_a_shard_replaced_by_one_of_the_same_size_is_an_error(
     tmp_path: Path, place: dict[str, Any]
 ) -> None:
-    """Noticed by its time in each process that had read it; a new loader makes a new index and reads what is there."""
+    """Its time shows the change. A new loader makes a new index and reads the new content."""
     data = images(write_shards(tmp_path, [30, 30, 30, 30]), 10)
     old, new = tmp_path / "s-0001.tar", tmp_path / "s-0002.tar"
     assert old.stat().st_size == new.stat().st_size
@@ -209,7 +216,7 @@ def test_a_shard_replaced_by_one_of_the_same_size_is_an_error(
 
 
 def test_a_shard_that_vanished_is_an_error(tmp_path: Path, place: dict[str, Any]) -> None:
-    """It is named, and nothing hangs."""
+    """The error names it, and nothing hangs."""
     data = images(write_shards(tmp_path, [30, 30]), 10)
     with data.loader(**place) as loader:
         (tmp_path / "s-0000.tar").unlink()
@@ -217,10 +224,12 @@ def test_a_shard_that_vanished_is_an_error(tmp_path: Path, place: dict[str, Any]
             list(loader)
 
 
-def test_without_a_cpu_for_a_decoder_it_says_so_in_time(
+def test_a_missing_cpu_is_logged_and_then_an_error(
     cluster: Any, shards: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All CPUs taken: what it waits for, and an error after start_timeout, with the numbers and what would work."""
+    """All CPUs are taken: a log line while it waits, an error with numbers and advice after
+    `start_timeout`.
+    """
     monkeypatch.setattr(slow, "FIRST_SECONDS", 0.5)
     taken = cluster.util.placement_group(
         [{"CPU": 12 - sum(":decoder" in name for name in actors(cluster))}]
@@ -234,27 +243,30 @@ def test_without_a_cpu_for_a_decoder_it_says_so_in_time(
             next(iter(loader))
     finally:
         cluster.util.remove_placement_group(taken)
-    waits = "waiting for a worker to come; 0 of 2 decoders run (the cluster has 12 CPUs, 0 of them free)"
+    waits = (
+        "waiting for a worker to come; 0 of 2 decoders run "
+        "(the cluster has 12 CPUs, 0 of them free)"
+    )
     assert waits in caplog.text
     assert "2 decoders requested" in str(caught.value)
     assert "workers=0" in str(caught.value)
 
 
 def test_a_decoder_that_is_slow_to_start_lacks_no_cpu() -> None:
-    """Where CPUs are free, freeing some is no advice."""
+    """If CPUs are free, the advice is not to free some."""
     words = explain_no_decoder(1, 60.0, 4.0, 3.0)
     assert (
-        "no decoder has started after 60 s: 1 decoders requested, the cluster has 4 CPUs, 3 of them free; its process"
-        in words
+        "no decoder has started after 60 s: 1 decoders requested, the cluster has 4 CPUs, "
+        "3 of them free; its process" in words
     )
     assert "free CPUs" not in words
     assert (
-        "there is no free CPU for a decoder after 60 s: 1 decoders requested, the cluster has 4 CPUs, "
-        "0.5 of them free; free CPUs or add nodes" in explain_no_decoder(1, 60.0, 4.0, 0.5)
+        "there is no free CPU for a decoder after 60 s: 1 decoders requested, the cluster has 4 "
+        "CPUs, 0.5 of them free; free CPUs or add nodes" in explain_no_decoder(1, 60.0, 4.0, 0.5)
     )
 
 
-def test_fewer_cpus_than_asked_for_is_said_and_goes_on(
+def test_fewer_cpus_than_requested_are_logged(
     cluster: Any, shards: str, caplog: pytest.LogCaptureFixture, wait_until: Any
 ) -> None:
     """40 decoders on 12 CPUs: a message with both numbers, and the same stream."""
@@ -266,7 +278,7 @@ def test_fewer_cpus_than_asked_for_is_said_and_goes_on(
 
 
 def test_a_ray_client_address_is_refused(monkeypatch: pytest.MonkeyPatch, shards: str) -> None:
-    """With what to do instead; before anything is started."""
+    """With advice, before anything is started."""
     from rayingest.execute.cluster import connection
 
     monkeypatch.setattr(connection.ray, "is_initialized", lambda: False)
@@ -278,7 +290,7 @@ def test_a_ray_client_address_is_refused(monkeypatch: pytest.MonkeyPatch, shards
 def test_bad_options_are_refused_before_anything_starts(
     cluster: Any, shards: str, tmp_path: Path
 ) -> None:
-    """Each in one line that names the value and what would work."""
+    """In one line that names the value and what would work."""
     data = images(shards, 24)
     before = set(actors(cluster))
     for options, words in [
@@ -305,7 +317,7 @@ def test_bad_options_are_refused_before_anything_starts(
 
 
 def test_a_state_of_other_data_is_refused(shards: str, tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """With all that differs; the loader is as it was."""
+    """The error names all differences; the loader is unchanged."""
     other = images(write_shards(tmp_path, [60]), 12)
     with other.loader(workers=0) as loader:
         state = loader.state_dict()
@@ -317,14 +329,14 @@ def test_a_state_of_other_data_is_refused(shards: str, tmp_path: Path, pool_of_1
 
 
 def stored(ray: Any) -> int:
-    """Bytes that the node's object store holds."""
+    """Return the bytes in the node's object store."""
     node = next(node for node in ray.nodes() if node["Alive"])
     stats = internal_api.node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False)
     return int(stats.store_stats.object_store_bytes_used)
 
 
 def test_close_ends_all_and_is_final(cluster: Any, tmp_path: Path, wait_until: Any) -> None:
-    """No actor, process, thread, or block in the object store more than before; a closed loader says so."""
+    """No actor, process, thread or stored block is left; a closed loader raises an error."""
     data = ri.read_webdataset(write_shards(tmp_path, [40] * 4, side=80), block_bytes=1 << 20)
     data = data.select(json="json", size="png").decode(size=len).batch(8)
     before, held, threads = set(actors(cluster)), stored(cluster), set(threading.enumerate())
@@ -355,7 +367,7 @@ def test_close_ends_all_and_is_final(cluster: Any, tmp_path: Path, wait_until: A
 def test_a_loader_that_is_dropped_ends_its_actors(
     cluster: Any, shards: str, wait_until: Any
 ) -> None:
-    """Garbage collection is enough."""
+    """As soon as it is garbage-collected."""
     import gc
 
     before = set(actors(cluster))
@@ -366,8 +378,8 @@ def test_a_loader_that_is_dropped_ends_its_actors(
     wait_until(lambda: set(actors(cluster)) - before == set(), 10)
 
 
-def test_names_tell_job_rank_and_role(cluster: Any, pool_of_3: ri.Pool) -> None:
-    """As the actors' page of the dashboard shows them."""
+def test_actor_names_have_job_rank_and_role(cluster: Any, pool_of_3: ri.Pool) -> None:
+    """As the dashboard shows them."""
     job = cluster.get_runtime_context().get_job_id()
     names = [name for name in actors(cluster) if name.startswith(f"rayingest:{job}:rank1:")]
     assert sorted(name.rsplit(":", 1)[1].rstrip("0123456789") for name in names) == [
@@ -376,7 +388,9 @@ def test_names_tell_job_rank_and_role(cluster: Any, pool_of_3: ri.Pool) -> None:
 
 
 def test_train_and_validation_share_a_pool(cluster: Any, shards: str, pool_of_3: ri.Pool) -> None:
-    """A validation pass in the middle, broken off once and then whole: both streams as promised, no actor more."""
+    """Validation passes during training, left early and whole: both streams are right, without
+    further actors.
+    """
     train, validation = images(shards, 24), images(shards, 20, seed=9, partial="short")
     expected, others = run(train, 2, epochs=2)[0], run(validation, 2, epochs=3)[0]
     before = set(actors(cluster))

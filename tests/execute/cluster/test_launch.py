@@ -1,4 +1,4 @@
-"""Launched by torchrun: ranks share one cluster, and go on from a state that another process saved."""
+"""Ranks of torchrun share one cluster, and resume from a state that another process saved."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from pathlib import Path
 import ray
 from tests.support.streams import images, rows
 
-ray.init = functools.partial(ray.init, include_dashboard=False)  # whose processes take longest to start
+# The dashboard's processes take longest to start.
+ray.init = functools.partial(ray.init, include_dashboard=False)
 pattern, state, folder = sys.argv[1:]
 with images(pattern, 24).loader(workers=1, epochs=2) as loader:
     loader.load_state_dict(json.loads(state))
     seen = [rows(batch) for _ in range(2) for batch in loader]
-    result = {"address": ray.get_runtime_context().gcs_address, "world_size": loader.world_size, "rows": seen}
+    address = ray.get_runtime_context().gcs_address
+    result = {"address": address, "world_size": loader.world_size, "rows": seen}
     Path(folder, f"rank{loader.rank}.json").write_text(json.dumps(result))
     import torch.distributed as dist
     dist.init_process_group("gloo")
@@ -30,10 +32,11 @@ with images(pattern, 24).loader(workers=1, epochs=2) as loader:
 """
 
 
-def test_ranks_of_torchrun_share_one_cluster_and_go_on_where_another_process_stopped(
-    shards: str, tmp_path: Path
-) -> None:
-    """One starts the cluster, the other attaches; each finds its rank; nothing but the state is carried over."""
+def test_ranks_of_torchrun_share_one_cluster_and_resume(shards: str, tmp_path: Path) -> None:
+    """One rank starts the cluster, the other joins it.
+
+    Each finds its rank, and only the state is carried over.
+    """
     data = images(shards, 24)
     _, state = run(data, steps=6)
     script = tmp_path / "rank.py"

@@ -1,4 +1,4 @@
-"""Streams over a part of the data, and epochs of another length: over Ray as in the calling process, and resumed."""
+"""Streams of a part of the data, and epochs of another length: on Ray, in this process, resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GLOBAL_BATCH = 12
 
 
 def limited(shards: str, **options: Any) -> Dataset:
-    """60 of 250 samples."""
+    """A dataset of 60 of the 250 samples."""
     return images(shards, GLOBAL_BATCH, window=48, **options).skip(20).split(0.6, 0.4)[0].take(60)
 
 
@@ -26,7 +26,9 @@ def limited(shards: str, **options: Any) -> Dataset:
 def test_every_step_can_be_resumed_elsewhere(
     shards: str, pool_of_1: ri.Pool, length: dict[str, int]
 ) -> None:
-    """From a state before every step of an epoch, on other ranks, the rest of two epochs is the same; over Ray too."""
+    """From the state before every step, on other ranks and on Ray, the rest of two epochs is the
+    same.
+    """
     data = limited(shards).epoch(**length)
     reference = run(data, epochs=2)[0]
     with data.loader(workers=0) as loader:
@@ -42,7 +44,7 @@ def test_every_step_can_be_resumed_elsewhere(
 
 
 def length_of(sample: dict[str, Any]) -> int:
-    """As long as the ragged field will be."""
+    """Return the length of the ragged field."""
     return int(1 + sample["json"]["i"] % 4)
 
 
@@ -51,21 +53,21 @@ def length_of_nothing(sample: dict[str, Any]) -> int:
 
 
 def bucketed(shards: str, length: Callable[[dict[str, Any]], int] = length_of) -> Dataset:
-    """Four steps an epoch, two lanes."""
+    """A dataset with four steps an epoch and two lanes."""
     data = ri.read_webdataset(shards, block_bytes=4096).length(length)
     data = data.decode(png=ri.images.RandomResizedCrop(8)).map(augment)
     return data.take(96).shuffle(5, window=48, lanes=2).batch(24, bucketed=True)
 
 
 def is_wanted(sample: dict[str, Any]) -> bool:
-    """A filter of the user's own."""
+    """A user's filter."""
     return sample["json"]["i"] % 3 != 1
 
 
 def test_filtered_streams_are_the_same_over_ray(
     shards: str, pool_of_1: ri.Pool, tmp_path: Path
 ) -> None:
-    """The filter evaluated by tasks or here gives the same samples; every step can be resumed on other ranks."""
+    """Tasks and this process select the same samples; every step resumes on other ranks."""
     data = ri.read_webdataset(shards, block_bytes=8192, index=tmp_path)  # two tasks for each filter
     data = (
         data.where('json["i"] < 90')
@@ -87,14 +89,16 @@ def test_filtered_streams_are_the_same_over_ray(
 
 
 def break_off(sample: dict[str, Any]) -> bool:
-    """A filter that Ray's tasks could take for Ctrl-C."""
+    """A filter that raises what a task of Ray takes for Ctrl-C."""
     if sample["json"]["i"] == 99:
         raise KeyboardInterrupt("broken off")
     return True
 
 
-def test_an_interrupt_in_a_filter_is_the_samples(shards: str, pool_of_1: ri.Pool) -> None:
-    """In a task as in the calling process' threads."""
+def test_an_interrupt_in_a_filter_is_an_error_of_its_sample(
+    shards: str, pool_of_1: ri.Pool
+) -> None:
+    """In a task as in the threads of this process."""
     data = ri.read_webdataset(shards, block_bytes=4096).filter(break_off).batch(12)
     with pytest.raises(
         ri.DataError, match=r"filter\(break_off\): KeyboardInterrupt: broken off"
@@ -106,7 +110,7 @@ def test_an_interrupt_in_a_filter_is_the_samples(shards: str, pool_of_1: ri.Pool
 def test_bucketed_streams_are_the_same_over_ray_and_resumed(
     shards: str, pool_of_1: ri.Pool
 ) -> None:
-    """From a state before every step, on other ranks; a state of other lengths is refused."""
+    """From the state before every step, on other ranks. A state of other lengths is refused."""
     data = bucketed(shards)
     reference = run(data, epochs=2)[0]
     assert run(data, 2, epochs=2, pool=pool_of_1)[0] == reference
@@ -120,7 +124,7 @@ def test_bucketed_streams_are_the_same_over_ray_and_resumed(
 
 
 def test_parts_share_no_sample_and_keep_their_ordinals(shards: str) -> None:
-    """Each sample of the data once in one of the parts; `__index__` is its place in all of the data."""
+    """Each sample is in exactly one part; `__index__` is its place in all of the data."""
     data = images(shards, 10, partial="short")
     seen = [i for part in data.split(0.5, 0.5) for step in run(part)[0] for i, _ in step]
     assert sorted(seen) == list(range(250))
@@ -131,7 +135,7 @@ def test_parts_share_no_sample_and_keep_their_ordinals(shards: str) -> None:
 
 
 def test_epochs_of_a_fixed_length_go_on_where_they_ended(shards: str) -> None:
-    """Ten batches of the data are four epochs of two and a half of them, none left out between."""
+    """Ten batches of data are four epochs of two and a half batches, without a gap."""
     data = images(shards, 24)
     expected = run(data, epochs=2)[0]
     assert run(data.epoch(samples=24 * 4 + 5), epochs=5)[0] == expected
@@ -139,7 +143,7 @@ def test_epochs_of_a_fixed_length_go_on_where_they_ended(shards: str) -> None:
 
 
 def test_a_state_of_other_limits_is_refused(shards: str) -> None:
-    """With what differs; a state of all samples, too."""
+    """With what differs; also a state of all samples."""
     data = images(shards, 24)
     state = run(data, steps=2)[1]
     for other, said in ((data.take(240), "view"), (data.epoch(passes=2), "epoch_steps")):

@@ -1,4 +1,4 @@
-"""The figures of a loader on Ray, and what they are as metrics."""
+"""The figures of a loader on Ray, and their metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.streams import images
 
 
 class Exported:
-    """A metric that keeps what it is told."""
+    """A metric that records its values."""
 
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
         self.values: dict[tuple[str, ...], float] = {}
@@ -36,7 +36,10 @@ class Exported:
 
 
 def test_a_loader_has_a_figure_for_every_metric(shards: str, pool_of_1: ri.Pool) -> None:
-    """But for those of a device, and the time. Waits and steps are counted one by one, what workers took by node."""
+    """Except for those of a device and the time.
+
+    Waits and steps are counted singly, the workers' figures by node.
+    """
     with images(shards, 10).loader(pool=pool_of_1, epochs=1) as loader:
         batches = sum(1 for _ in loader)
         figures = loader.stats()
@@ -53,7 +56,9 @@ def test_a_loader_has_a_figure_for_every_metric(shards: str, pool_of_1: ri.Pool)
 def test_top_sees_what_a_loader_did(
     shards: str, pool_of_1: ri.Pool, cluster: Any, wait_until: Callable[..., None]
 ) -> None:
-    """From what Ray really exports: its rates while it runs; none once it is closed, when all it did is counted."""
+    """From Ray's real exports: its rates while it runs; after `close` it is gone and its counters
+    are complete.
+    """
     board = top.Board()
     job = str(cluster.get_runtime_context().get_job_id())
 
@@ -87,8 +92,8 @@ def test_top_sees_what_a_loader_did(
     wait_until(lambda: looked() is None, top._GONE_SECONDS / 2)
 
 
-def test_metrics_are_what_figures_are(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counters grow by the difference, durations up to each bound; gauges are none once the loader is closed."""
+def test_metrics_follow_the_figures(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters grow by differences, histograms up to each bound; gauges are 0 after `close`."""
     monkeypatch.setattr(metrics, "_KINDS", dict.fromkeys(metrics._KINDS, Exported))
     exported = metrics.RayMetrics(0)
     by_name = {metric.name: it.values for metric, it, _ in exported._metrics}

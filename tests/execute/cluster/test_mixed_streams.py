@@ -1,4 +1,4 @@
-"""Mixtures of sources of different formats: exact shares, the same stream anywhere, resumed at any step."""
+"""Mixtures of sources in different formats: exact shares, the same stream anywhere, resumable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCUMENTS, ROWS = 60, 110
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JSON Lines whose 7th is not as the others, and Parquet; `i` is a sample's place."""
+    """JSON Lines whose sample 7 differs from the others, and Parquet; `i` is a sample's place."""
     folder = tmp_path_factory.mktemp("mixture")
     documents = [{"i": i, "tokens": list(range(i % 5)), "more": 1} for i in range(DOCUMENTS)]
     (folder / "web.jsonl").write_text(
@@ -47,7 +47,7 @@ def code(folder: Path) -> Dataset:
 
 
 def mixed(folder: Path, **options: Any) -> Dataset:
-    """Two samples of code for one of web, each with noise of its own; 8 in a batch."""
+    """Two samples of code for one of web, with their own noise, in batches of 8."""
     options.setdefault("weights", {"web": 1, "code": 2})
     return (
         ri.mix({"web": web(folder), "code": code(folder)}, **options)
@@ -67,7 +67,7 @@ def batches(data: Dataset, epochs: int = 1, **options: Any) -> list[dict[str, li
 
 
 def test_a_batch_has_its_share_of_every_source(folder: Path) -> None:
-    """Exact within one over all that came before; rows say which source they are from, and which sample of it."""
+    """Exact within one, over all batches so far. Each row names its source and sample."""
     data = mixed(folder)
     assert data.names == ("web", "code")
     had = np.zeros(2)
@@ -93,7 +93,9 @@ def test_a_batch_has_its_share_of_every_source(folder: Path) -> None:
 def test_every_step_can_be_resumed_elsewhere(
     folder: Path, pool_of_1: ri.Pool, pool_of_3: ri.Pool, options: dict[str, Any]
 ) -> None:
-    """From a state after every step, on other ranks and with other workers, the rest of two epochs is the same."""
+    """From the state after every step, on other ranks and workers, the rest of two epochs is the
+    same.
+    """
     data = mixed(folder, **options).batch(12)
     reference, _ = run(data, epochs=2)
     assert run(data, 2, epochs=2, pool=pool_of_1)[0] == reference
@@ -112,7 +114,7 @@ def test_every_step_can_be_resumed_elsewhere(
 
 
 def test_whole_columns_are_mixed_as_samples_are(tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """Token rows of two sources, which no stage touches, on as little memory as works."""
+    """Token rows of two sources that no stage touches, with the smallest `max_bytes`."""
     for name, first in (("a", 0), ("b", 1000)):
         tokens = pa.FixedSizeListArray.from_arrays(
             pa.array(np.arange(first, first + 400, dtype=np.int32)), 8
@@ -129,7 +131,7 @@ def test_whole_columns_are_mixed_as_samples_are(tmp_path: Path, pool_of_1: ri.Po
 
 
 def test_weights_change_at_their_steps(folder: Path) -> None:
-    """Whole batches of one source, then of the other, then of both, counted through epochs."""
+    """Batches of one source, then of the other, then of both, counted through epochs."""
     weights = {0: {"web": 1, "code": 0}, 2: {"web": 0, "code": 1}, 7: {"web": 1, "code": 3}}
     sources = [
         batch["__source__"] for batch in batches(mixed(folder, weights=weights, until=40), epochs=3)
@@ -138,7 +140,7 @@ def test_weights_change_at_their_steps(folder: Path) -> None:
 
 
 def test_mixtures_of_mixtures_have_their_own_shares(folder: Path, pool_of_1: ri.Pool) -> None:
-    """Names lead to a source; the same over Ray."""
+    """A path of names leads to a source; the same on Ray."""
     inner = ri.mix(
         {"web": web(folder), "code": code(folder)}, weights={"web": 3, "code": 1}, until=100
     )
@@ -152,7 +154,7 @@ def test_mixtures_of_mixtures_have_their_own_shares(folder: Path, pool_of_1: ri.
 
 
 def test_without_a_shuffle_sources_are_in_file_order(folder: Path) -> None:
-    """Where one is shuffled by itself, it alone is."""
+    """A source with its own shuffle is shuffled alone."""
     data = ri.mix(
         {"web": web(folder).shuffle(1), "code": code(folder)}, {"web": 1, "code": 1}
     ).batch(10)
@@ -163,8 +165,10 @@ def test_without_a_shuffle_sources_are_in_file_order(folder: Path) -> None:
     assert len(set(by_source[0])) == len(by_source[0]) == 55
 
 
-def test_a_stand_in_is_of_the_same_source(folder: Path, pool_of_1: ri.Pool, tmp_path: Path) -> None:
-    """Shares stay what they are; the same over Ray."""
+def test_a_replacement_is_of_the_same_source(
+    folder: Path, pool_of_1: ri.Pool, tmp_path: Path
+) -> None:
+    """So the shares stay exact; the same on Ray."""
     data = (
         ri.mix({"web": web(folder).map(no_seven), "code": code(folder)}, {"web": 1, "code": 2})
         .shuffle(2)
@@ -186,7 +190,7 @@ def no_seven(sample: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("partial", ["pad", "short"])
 def test_an_epoch_may_end_with_part_of_a_batch(folder: Path, partial: str) -> None:
-    """The next goes on behind it."""
+    """The next epoch continues after it."""
     data = mixed(folder, until=20).batch(8, partial=partial)
     found = batches(data, epochs=2)
     assert [len(batch["i"]) for batch in found] == [8, 8, 8 if partial == "pad" else 4] * 2
@@ -225,13 +229,13 @@ def changed(data: Dataset, **how: Any) -> Dataset:
     ],
 )
 def test_sources_must_give_the_same_fields(folder: Path, change: Any, said: str) -> None:
-    """One error that names source and field."""
+    """The error names source and field."""
     with pytest.raises(ri.ConfigError, match=said):
         run(ri.mix({"web": web(folder), "code": change(code(folder))}).batch(4))
 
 
-def test_sources_are_told_apart_in_states(folder: Path) -> None:
-    """Other weights, another source, another order of one are refused."""
+def test_states_identify_their_sources(folder: Path) -> None:
+    """Other weights, another source, or another order of one is refused."""
     data = mixed(folder)
     _, state = run(data, steps=2)
     others = [mixed(folder, weights={"web": 1, "code": 3}), mixed(folder, until="all")]
@@ -278,7 +282,10 @@ def test_sources_are_told_apart_in_states(folder: Path) -> None:
         ({"until": 0}, "until=0: 'first'"),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(folder: Path, given: dict[str, Any], said: str) -> None:
+def test_wrong_sources_and_weights_are_refused(
+    folder: Path, given: dict[str, Any], said: str
+) -> None:
+    """In one line that names the value."""
     sources = given.pop("sources", {"web": web, "code": code})
     with pytest.raises(ri.ConfigError, match=said):
         ri.mix(
@@ -307,13 +314,14 @@ def test_what_cannot_be_mixed_is_refused(folder: Path, given: dict[str, Any], sa
         ),
     ],
 )
-def test_what_is_no_mixtures_is_refused(folder: Path, change: Any, said: str) -> None:
+def test_verbs_of_single_sources_are_refused(folder: Path, change: Any, said: str) -> None:
+    """In one line that names the verb and says where it belongs."""
     with pytest.raises(ri.ConfigError, match=said):
         change(ri.mix({"web": web(folder), "code": code(folder)}, stratified=False))
 
 
-def test_what_never_ends_is_refused(folder: Path) -> None:
-    """And steps that are not all full, where weights change at steps."""
+def test_mixtures_that_never_end_are_refused(folder: Path) -> None:
+    """So are partial steps where weights change at steps."""
     weights = {0: {"web": 1, "code": 1}, 3: {"web": 1, "code": 0}}
     with pytest.raises(ri.ConfigError, match="until='all' of a mixture of web, code never comes"):
         mixed(folder, weights=weights, until="all").loader(workers=0)

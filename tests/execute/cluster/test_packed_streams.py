@@ -1,4 +1,4 @@
-"""Streams of packed rows: what is in them, over Ray as in the calling process, and resumed on other ranks."""
+"""Streams of packed rows: their contents, on Ray as in this process, resumed on other ranks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Row = tuple[Any, ...]
 
 
 def tokens_of(ordinal: int) -> list[int]:
-    """Different for every sample, from none to twelve."""
+    """Return a sample's tokens: different for every sample, none to twelve."""
     return [100 * ordinal + place for place in range(ordinal * 7 % 13)]
 
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """JSON Lines with the samples' tokens, their labels, and text that is not packed."""
+    """JSON Lines with tokens, labels, and text that is not packed."""
     folder = tmp_path_factory.mktemp("lines")
     for part in range(3):
         samples = [
@@ -48,7 +48,7 @@ def packed(
 
 
 def rows(batch: dict[str, Any]) -> list[Row]:
-    """Each packed row with all that is said of it: its columns, and its segments with their samples."""
+    """Return each packed row: its columns, and its segments with their samples."""
     bounds, index = batch["cu_seqlens"].tolist(), batch["__index__"].tolist()
     assert {str(batch[name].dtype) for name in ("position_ids", "segment_ids", "cu_seqlens")} == {
         "torch.int32"
@@ -73,7 +73,7 @@ def run(
     epochs: int = 1,
     **options: Any,
 ) -> tuple[list[list[Row]], list[dict[str, Any]]]:
-    """The packed rows of every global step, and the state after each."""
+    """Return the packed rows of every global step, and the state after each."""
     options = options or {"workers": 0}
     steps: list[list[Row]] = []
     states: list[dict[str, Any]] = []
@@ -94,8 +94,10 @@ def run(
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_packed_row_is_what_it_says(lines: str, cut: bool) -> None:
-    """Segments hold their samples' tokens and labels, positions from 0; what is left over is filled and told apart."""
+def test_a_packed_row_has_its_segments(lines: str, cut: bool) -> None:
+    """Segments have their samples' tokens and labels, with positions from 0; the rest is padding,
+    and marked.
+    """
     found: dict[int, list[int]] = {}
     with packed(lines, cut=cut, partial="short").loader(workers=0) as loader:
         steps = len(loader)
@@ -134,7 +136,9 @@ def test_a_packed_row_is_what_it_says(lines: str, cut: bool) -> None:
 def test_every_step_can_be_resumed_elsewhere(
     lines: str, pool_of_1: ri.Pool, cut: bool, partial: str
 ) -> None:
-    """From a state after every step, on other ranks, the rest of two epochs is the same; over Ray too."""
+    """From the state after every step, on other ranks and on Ray, the rest of two epochs is the
+    same.
+    """
     data = packed(lines, cut=cut, partial=partial)
     reference, states = run(data, epochs=2)
     with data.loader(workers=0) as loader:
@@ -151,7 +155,9 @@ def test_every_step_can_be_resumed_elsewhere(
 
 
 def test_the_least_budget_gives_the_same(lines: str, pool_of_1: ri.Pool) -> None:
-    """Where a step's blocks do not fit together, its samples are decoded in parts and packed at the end."""
+    """If a step's blocks do not fit together, its samples are decoded in parts and packed at the
+    end.
+    """
     data = packed(lines, window=SAMPLES)
     with data.loader(pool=pool_of_1, max_bytes=30_000, epochs=1) as loader:
         steps = [rows(batch) for batch in loader]
@@ -160,7 +166,7 @@ def test_the_least_budget_gives_the_same(lines: str, pool_of_1: ri.Pool) -> None
 
 
 def test_columns_of_parquet_are_packed_as_samples_are(tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """Whole columns, where no stage touches them, and sample by sample; the column's dtype is kept."""
+    """As whole columns if no stage touches them, and sample by sample; the dtype stays."""
     tokens = pa.array([tokens_of(i) for i in range(SAMPLES)], pa.list_(pa.int32()))
     pq.write_table(
         pa.table({"tokens": tokens, "labels": tokens}), tmp_path / "a.parquet", row_group_size=20
@@ -177,8 +183,8 @@ def test_columns_of_parquet_are_packed_as_samples_are(tmp_path: Path, pool_of_1:
         assert str(next(iter(loader))["tokens"].dtype) == "torch.int32"
 
 
-def test_file_order_goes_straight_through(lines: str) -> None:
-    """Without shuffle, cut rows are the data's tokens in order."""
+def test_without_shuffle_rows_are_the_tokens_in_order(lines: str) -> None:
+    """Cut rows hold the data's tokens one after the other."""
     with packed(lines, seed=None).loader(workers=0) as loader:
         taken = [token for batch in loader for token in batch["tokens"].flatten().tolist()]
     everything = [token for i in range(SAMPLES) for token in tokens_of(i)]
@@ -190,8 +196,8 @@ def longer(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "tokens": [*sample["tokens"], 0]}
 
 
-def test_what_is_not_as_planned_is_an_error(lines: str, pool_of_1: ri.Pool) -> None:
-    """A sample that is longer than it was, named with its shard; over Ray too."""
+def test_a_sample_of_another_length_is_an_error(lines: str, pool_of_1: ri.Pool) -> None:
+    """A sample that is longer than planned is named with its shard; on Ray, too."""
     data = packed(lines).map(longer)
     for place in ({"workers": 0}, {"pool": pool_of_1}):
         with pytest.raises(
@@ -217,19 +223,20 @@ def test_what_is_not_as_planned_is_an_error(lines: str, pool_of_1: ri.Pool) -> N
         (lambda data: data.batch(1000), "less than one global batch of 1000"),
     ],
 )
-def test_what_cannot_be_is_refused(lines: str, change: Any, said: str) -> None:
+def test_wrong_options_are_refused(lines: str, change: Any, said: str) -> None:
+    """In one line that names the value."""
     with pytest.raises(ri.ConfigError, match=said):
         run(change(packed(lines)))
 
 
-def test_a_stand_in_cannot_be_had(lines: str) -> None:
-    """Nothing else is as long."""
+def test_skipping_is_refused(lines: str) -> None:
+    """A replacement would have another length."""
     with pytest.raises(ri.ConfigError, match="on_error='skip' beside"):
         packed(lines).loader(workers=0, on_error="skip")
 
 
-def test_states_name_what_they_are_of(lines: str) -> None:
-    """Another length, way or window is refused with what differs."""
+def test_a_state_of_other_rows_is_refused(lines: str) -> None:
+    """Another length, kind or window is named."""
     state = run(packed(lines))[1][1]
     longer_rows = packed(lines).pack(32, "tokens").batch(6)
     for other in (packed(lines, cut=False), packed(lines, window=40), longer_rows):

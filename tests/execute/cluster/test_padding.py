@@ -1,4 +1,4 @@
-"""Padding: what is put where, however a batch's rows were grouped."""
+"""Padding: where values and padding are, however the rows of a batch were grouped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PADS = st.builds(
 def test_a_column_is_what_it_is_row_by_row(
     lengths: list[int], pad: Pad, data: st.DataObject
 ) -> None:
-    """In one go or in any parts: own values on their side, the value elsewhere, lengths and mask of what is there."""
+    """In one group or any parts: values on their side, padding elsewhere, lengths and mask."""
     samples = [{"x": np.arange(1, n + 1)} for n in lengths]
     schema = with_padding(infer_schema(samples), {"x": pad})
     whole = collate([conform(sample, schema) for sample in samples], schema)
@@ -107,7 +107,10 @@ def test_a_row_that_is_too_long_is_an_error_or_cut(tmp_path: Path) -> None:
         ({"x": 3}, "by field, how it is padded"),
     ],
 )
-def test_what_cannot_be_padded_is_refused(tmp_path: Path, pad: dict[str, Any], said: str) -> None:
+def test_fields_that_cannot_be_padded_are_refused(
+    tmp_path: Path, pad: dict[str, Any], said: str
+) -> None:
+    """In one line that names the field."""
     with pytest.raises(ri.ConfigError, match=said):
         list(ragged(tmp_path, pad).loader(workers=0))
 
@@ -117,5 +120,6 @@ def test_what_cannot_be_padded_is_refused(tmp_path: Path, pad: dict[str, Any], s
     [{"side": "top"}, {"multiple_of": 0}, {"longest": 1.5}, {"truncate": True}, {"value": "a"}],
 )
 def test_a_pad_is_checked_where_it_is_made(wrong: dict[str, Any]) -> None:
+    """A wrong argument is refused by `ri.Pad` itself."""
     with pytest.raises(ri.ConfigError, match=next(iter(wrong))):
         Pad(**wrong)

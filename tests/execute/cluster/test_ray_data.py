@@ -1,4 +1,4 @@
-"""Ray Datasets in and out: rows that are written once, and samples as a loader gives them."""
+"""Ray Datasets in and out: rows are written once; samples are those of a loader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 60
 
 @pytest.fixture(autouse=True)
 def quiet(cluster: Any) -> Iterator[Any]:
-    """Ray Data says nothing."""
+    """Ray Data without log lines."""
     import ray.data
 
     context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
@@ -33,7 +33,7 @@ def quiet(cluster: Any) -> Iterator[Any]:
 
 
 def row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of many types."""
+    """Return a row of many types."""
     i = int(row["id"])
     return {
         "id": i,
@@ -45,12 +45,12 @@ def row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def fail(row: dict[str, Any]) -> dict[str, Any]:
-    """For data of which nothing may be executed."""
+    """A function for a dataset that must not be executed."""
     raise RuntimeError("this was executed")
 
 
 def test_rows_are_written_once(tmp_path: Path) -> None:
-    """In the order of the rows, with the types they have; later only the files count, and failed attempts do not."""
+    """In their order and types. Later only the files count, and failed attempts leave none."""
     import ray.data
 
     rows = ray.data.range(ROWS, override_num_blocks=4)
@@ -73,8 +73,8 @@ def test_rows_are_written_once(tmp_path: Path) -> None:
     }
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    """No rows, Python objects, and what is no Ray Dataset."""
+def test_datasets_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    """A dataset without rows, one of Python objects, and anything else."""
     import ray.data
 
     with pytest.raises(ri.ConfigError, match="has no rows"):
@@ -86,7 +86,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_samples_are_those_of_a_loader(shards: str) -> None:
-    """Each once, with the random numbers of an epoch, by their ordinals; errors name the sample."""
+    """Each once, by ordinal, with the random numbers of an epoch; errors name the sample."""
     data = images(shards, 10, partial="short").take(40)
     with data.loader(workers=0) as loader:
         loader.set_epoch(2)
@@ -101,7 +101,7 @@ def test_samples_are_those_of_a_loader(shards: str) -> None:
 
 
 def test_nulls_stay_nulls(tmp_path: Path) -> None:
-    """No batch is put together, which could not hold them."""
+    """Rows are not batched, which nulls would prevent."""
     values = {
         "n": [1, None, 3],
         "x": [None, 0.5, 1.5],
@@ -117,7 +117,7 @@ def test_nulls_stay_nulls(tmp_path: Path) -> None:
 
 
 def test_items_are_made_in_pieces() -> None:
-    """Of a dataset that is one block; a sampler's order is none of Ray Data's."""
+    """A dataset of one block is split; a sampler's order does not apply to Ray Data."""
     data = ri.from_torch(range(200))
     assert sorted(one["0"] for one in data.to_ray().take_all()) == [*range(200)]
     assert run(data.batch(200))[0]

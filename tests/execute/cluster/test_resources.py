@@ -1,4 +1,4 @@
-"""The default budget: a node's store is divided among the ranks and loaders on it, and never given out twice."""
+"""The default `max_bytes`: a node's store is divided among its ranks and loaders."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ STORE = 400 << 20
 
 
 class Source:
-    """Stands for a loader's source."""
+    """Stands in for a loader's source."""
 
 
 def test_a_nodes_store_is_divided_among_its_ranks(cluster: Any) -> None:
-    """Forty per cent over the ranks of the node."""
+    """They get 40 % of it together."""
     assert resources.store_bytes() == STORE
     assert resources.default_max_bytes(100, 4, None) == int(0.4 * STORE / 4)
     assert resources.default_max_bytes(100, 64, 8) == int(0.4 * STORE / 8)
 
 
 def test_further_loaders_of_a_rank_get_less_and_less(cluster: Any) -> None:
-    """However many there are, together they stay under what is there; one that is closed no longer counts."""
+    """Any number of them stays below the whole store; a closed loader no longer counts."""
     sources = [Source() for _ in range(6)]
     given = []
     for source in sources:
@@ -37,8 +37,8 @@ def test_further_loaders_of_a_rank_get_less_and_less(cluster: Any) -> None:
     assert resources.default_max_bytes(100, 1, 1) == given[5]
 
 
-def test_too_little_shared_memory_is_said_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
-    """At start, in one line; enough of it is not worth a word."""
+def test_too_little_shared_memory_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """With advice; enough shared memory logs nothing."""
     with caplog.at_level(logging.WARNING, "rayingest"):
         resources.check_shared_memory(1 << 20)
         resources.check_shared_memory(1 << 60, Path("/nowhere-at-all"))

@@ -1,4 +1,4 @@
-"""What cannot be sent from a decoder: found however deep it lies, and told with the sample it is of."""
+"""Values that a decoder cannot send: found at any depth, and named with their sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACE = r"\[shard mem://data/a\.tar, offset 20, sample 103, key k2\]$"
 
 
 class Moody:
-    """Some can be sent."""
+    """A class of which some instances can be pickled."""
 
     def __init__(self, good: bool) -> None:
         self.good = good
@@ -31,13 +31,14 @@ class Moody:
 
 
 def checked(made: Any, bad: tuple[int, ...] = ()) -> None:
-    """What was made of the samples 100 to 104, of two shards' blocks."""
+    """Check results that were made of the samples 100 to 104, in blocks of two shards."""
     tables, *where = arguments((shard(7, n=1), shard()))
     blocks = [OpenBlock(table, lambda names: ()) for table in tables]
     check_serializable(made, BlockRows(0, *where), bad, blocks)
 
 
 def nested(depth: int) -> list[Any]:
+    """Return lists inside each other, this deep."""
     value: list[Any] = []
     for _ in range(depth):
         value = [value]
@@ -45,6 +46,7 @@ def nested(depth: int) -> list[Any]:
 
 
 def of_sample(place: int, value: Any, other: Any = "x") -> list[Any]:
+    """Return a column of five with this value at one place."""
     return [value if i == place else other for i in range(5)]
 
 
@@ -62,8 +64,9 @@ def of_sample(place: int, value: Any, other: Any = "x") -> list[Any]:
     ids=["itself", "dict", "key", "list", "array", "too-deep", "of-a-kind-that-can"],
 )
 def test_the_first_sample_that_cannot_be_sent_is_named(value: Any) -> None:
-    """In columns and in samples that wait for others; the places of bad samples are no rows of it."""
-    said = f"field 'v' is a {type(value).__name__}, which cannot be sent to the training process .*{PLACE}"
+    """In columns and in lists of samples; bad samples have no row in the result."""
+    kind = type(value).__name__
+    said = f"field 'v' is a {kind}, which cannot be sent to the training process .*{PLACE}"
     column, later = of_sample(3, value, Moody(True)), of_sample(4, threading.Lock(), Moody(True))
     objects = np.empty(5, object)
     objects[:] = column
@@ -80,7 +83,7 @@ def test_the_first_sample_that_cannot_be_sent_is_named(value: Any) -> None:
 
 
 def test_all_else_can_be_sent() -> None:
-    """Data of any depth, and whatever pickles."""
+    """Data of any depth, and anything that can be pickled."""
     day = datetime.date(2026, 1, 1)
     values = [
         "x",

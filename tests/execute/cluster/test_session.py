@@ -1,4 +1,4 @@
-"""Starting a cluster, or finding one."""
+"""Start a cluster, or find one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rayingest.execute.cluster.node_info import FREE_VARIABLE
 @pytest.mark.parametrize(
     "error", [Exception("The node timed out."), RuntimeError("Failed to start GCS")]
 )
-def test_a_cluster_that_does_not_start_is_an_error_of_ours(
+def test_a_cluster_that_does_not_start_is_a_worker_error(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a line that says what Ray says, and what to do; whatever Ray raises."""
+    """With Ray's reason and advice, whatever exception Ray raises."""
 
     def fail(**options: Any) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""However a trainer ends, none of its actors is left ten seconds later."""
+"""However a trainer ends, its actors are gone ten seconds later."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ import ray, torch
 import rayingest.build.loader, rayingest.execute.cluster.feeder
 from tests.support.streams import images
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
+# A shell lets processes in the background ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 pattern, address, folder, *ends = sys.argv[1:]
-for end in ends:  # each a process of its own; what takes longest, the imports, is done once for all of them
+# Each end has its own process; the imports, which take longest, are done once for all of them.
+for end in ends:
     if not os.fork():
         break
 else:
@@ -46,7 +48,7 @@ while True:
 def test_no_actor_outlives_its_trainer(
     cluster: Any, shards: str, tmp_path: Path, wait_until: Any
 ) -> None:
-    """An exception in the loop, Ctrl-C, SIGTERM, and a kill without a word: trainers on one cluster, all at once."""
+    """An exception in the loop, Ctrl-C, SIGTERM and SIGKILL, all at once on one cluster."""
 
     def actors(job: str) -> list[str]:
         named = cluster.util.list_named_actors(all_namespaces=True)

@@ -1,4 +1,4 @@
-"""Bad samples skipped: the same stand-ins over Ray as without it, whatever the ranks, the budget, and where resumed."""
+"""Skipped samples: the same replacements on Ray and without it, on any ranks, with any budget."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SKIP: dict[str, Any] = {"on_error": "skip", "max_errors": 1.0}
 
 @pytest.fixture(scope="module")
 def spoiled(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """250 samples of which some are bad in every way."""
+    """250 samples, some of them bad in every way."""
     return write_spoiled(tmp_path_factory.mktemp("spoiled"))
 
 
 @pytest.fixture(scope="module")
 def data(spoiled: str) -> Dataset:
-    """Ten steps an epoch."""
+    """A dataset with ten steps an epoch."""
     return description(spoiled)
 
 
@@ -63,7 +63,7 @@ def broken_blocks(manifest: Manifest) -> set[int]:
 
 
 def bad_ordinals(manifest: Manifest) -> set[int]:
-    """All that have to be replaced, for whatever reason."""
+    """Return all samples that must be replaced, for whatever reason."""
     firsts, counts = manifest.first_ordinal, manifest.samples
     unreadable = {
         int(firsts[b]) + i for b in broken_blocks(manifest) for i in range(int(counts[b]))
@@ -71,8 +71,10 @@ def bad_ordinals(manifest: Manifest) -> set[int]:
     return NO_IMAGES | REFUSED | unreadable
 
 
-def test_the_reference_has_the_stand_ins_of_the_plan(data: Dataset) -> None:
-    """Every good sample in its own row, every bad one replaced by its first good candidate, and flagged."""
+def test_the_reference_has_the_replacements_of_the_plan(data: Dataset) -> None:
+    """Each good sample is in its row; each bad one is replaced by its first good candidate, and
+    flagged.
+    """
     manifest = manifest_of(data)
     planner = Planner(manifest, data.order(manifest))
     with data.loader(workers=0, **SKIP) as loader:
@@ -88,15 +90,15 @@ def test_the_reference_has_the_stand_ins_of_the_plan(data: Dataset) -> None:
 def test_ray_gives_the_same_on_any_ranks_and_workers(
     data: Dataset, reference: list[Step], pool_of_1: ri.Pool, pool_of_3: ri.Pool
 ) -> None:
-    """Two epochs, ids, flags and decoded bytes."""
+    """Two epochs: ids, flags and decoded bytes."""
     for world_size, pool in [(1, pool_of_3), (2, pool_of_1), (2, pool_of_3), (3, pool_of_3)]:
         assert run(data, world_size, epochs=2, pool=pool, **SKIP)[0] == reference
 
 
-def test_every_step_can_be_resumed_with_the_same_stand_ins(
+def test_every_step_can_be_resumed_with_the_same_replacements(
     data: Dataset, reference: list[Step], pool_of_3: ri.Pool
 ) -> None:
-    """From a state before every step, on other ranks, with Ray and without."""
+    """From the state before every step, on other ranks, on Ray and without it."""
     with data.loader(workers=0, **SKIP) as loader:
         states = [loader.state_dict(), *(loader.state_dict() for _ in loader)]
     for step, state in enumerate(states):
@@ -110,14 +112,14 @@ def test_every_step_can_be_resumed_with_the_same_stand_ins(
 def test_a_tight_budget_changes_nothing(
     data: Dataset, reference: list[Step], pool_of_3: ri.Pool
 ) -> None:
-    """The smallest that works, and it is kept to."""
+    """The smallest that works is never exceeded."""
     seen, stats = run_on_least(data, pool_of_3, **SKIP)
     assert seen == reference[:10]
     assert stats["peak_bytes"] <= stats["max_bytes"]
 
 
 def stack(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """A collate of the user's own, which sees whole batches only."""
+    """A user's collate function, which sees whole batches only."""
     return {"i": np.array([s["i"] for s in samples]), "name": [s["name"] for s in samples]}
 
 
@@ -125,10 +127,10 @@ def stack(samples: list[dict[str, Any]]) -> dict[str, Any]:
     "options",
     [{"collate": stack}, {"partial": "pad", "batch": 28}, {"partial": "short", "batch": 62}],
 )
-def test_tails_and_a_collate_of_the_users_go_with_it(
+def test_replacements_work_with_tails_and_collate(
     spoiled: str, pool_of_3: ri.Pool, options: dict[str, Any]
 ) -> None:
-    """Padding repeats a bad sample's stand-in; ranks without a row have their empty batch."""
+    """Padding repeats a bad sample's replacement; ranks without rows have an empty batch."""
     data = description(spoiled, **options)
     expected = run(data, **SKIP)[0]
     assert run(data, 2, pool=pool_of_3, **SKIP)[0] == expected
@@ -137,7 +139,7 @@ def test_tails_and_a_collate_of_the_users_go_with_it(
 def test_the_quarantine_lists_every_bad_sample_once(
     data: Dataset, tmp_path: Path, pool_of_3: ri.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same with Ray and without, whatever the ranks; with shard, offset, key and reason; and it is said once."""
+    """With shard, offset, key and reason, on any ranks, on Ray and without it; one log line."""
     bad = bad_ordinals(manifest_of(data))
     lists, counts = [], []
     for name, world_size, options in [
@@ -183,7 +185,7 @@ def test_the_quarantine_lists_every_bad_sample_once(
 def test_too_many_bad_samples_end_the_run_at_the_same_step(
     data: Dataset, pool_of_3: ri.Pool, max_errors: float, words: str
 ) -> None:
-    """By count and by part, with the figures and the last bad sample; and it stays ended."""
+    """By count and by share, with the figures and the last bad sample; the loader stays ended."""
     ends = []
     for options in ({"workers": 0}, {"pool": pool_of_3}):
         with data.loader(on_error="skip", max_errors=max_errors, epochs=1, **options) as loader:
@@ -200,7 +202,7 @@ def test_too_many_bad_samples_end_the_run_at_the_same_step(
 def test_a_sample_that_ends_its_worker_is_skipped(
     spoiled: str, tmp_path: Path, pool_of_3: ri.Pool
 ) -> None:
-    """It is found, replaced like any other, and listed; the stream is the one where it only raises."""
+    """It is found, replaced and listed like one that raises, and the stream is the same."""
     data = description(spoiled, fn=die)
     expected = run(data, **SKIP)[0]
     with data.loader(pool=pool_of_3, epochs=1, quarantine=tmp_path, **SKIP) as loader:
@@ -213,7 +215,7 @@ def test_a_sample_that_ends_its_worker_is_skipped(
 
 
 def hang(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform that never ends, for one sample."""
+    """A transform that never ends for one sample."""
     while sample["json"]["i"] == 21:
         time.sleep(60)
     return {"i": sample["json"]["i"]}
@@ -222,7 +224,7 @@ def hang(sample: dict[str, Any]) -> dict[str, Any]:
 def test_a_sample_that_takes_too_long_is_named_and_not_skipped(
     tmp_path: Path, pool_of_3: ri.Pool
 ) -> None:
-    """Its workers are ended; who hangs is found by halves, and what was due before comes."""
+    """Its workers are ended; halving the task finds it, and the batches before it arrive."""
     pattern = write_shards(tmp_path, [20, 20])
     with description(pattern, 4, fn=augment).loader(workers=0, epochs=1) as loader:
         due = next(step for step, batch in enumerate(loader) if 21 in batch["__index__"])
@@ -236,17 +238,17 @@ def test_a_sample_that_takes_too_long_is_named_and_not_skipped(
 
 
 def break_off(sample: dict[str, Any]) -> dict[str, Any]:
-    """Raises what Ray takes for the end of a task, or does not expect."""
+    """Raise what Ray takes for the end of a task, or does not expect."""
     kinds = {1: KeyboardInterrupt, 60: asyncio.CancelledError, 99: GeneratorExit}
     if sample["json"]["i"] in kinds:
         raise kinds[sample["json"]["i"]]("broken off")
     return {"i": sample["json"]["i"]}
 
 
-def test_what_is_no_exception_is_the_samples_on_workers_too(
+def test_base_exceptions_are_errors_of_their_sample_on_workers(
     shards: str, tmp_path: Path, pool_of_3: ri.Pool
 ) -> None:
-    """An interrupt among them: none of the user's reaches a worker."""
+    """Also KeyboardInterrupt: Ctrl-C never reaches a worker."""
     data = ri.read_webdataset(shards).select(json="json").map(break_off).batch(50)
     with data.loader(pool=pool_of_3, epochs=1, quarantine=tmp_path, **SKIP) as loader:
         list(loader)
@@ -280,7 +282,7 @@ def become_a_pipe(path: Path) -> None:
 def test_a_shard_spoiled_while_it_is_read_is_skipped_as_a_whole(
     tmp_path: Path, place: dict[str, Any], spoil: Callable[[Path], None]
 ) -> None:
-    """What was read of it before stays; all other samples come, and every step."""
+    """Samples that were read before stay; all other samples arrive, in every step."""
     pattern = write_shards(tmp_path, [30, 20, 30, 40])
     data = description(pattern, 12, fn=augment, window=48)
     with data.loader(epochs=1, **place, **SKIP) as loader:
@@ -297,7 +299,9 @@ def test_a_shard_spoiled_while_it_is_read_is_skipped_as_a_whole(
 def test_of_files_in_folders_only_those_that_are_spoiled_are_skipped(
     tmp_path: Path, pool_of_3: ri.Pool
 ) -> None:
-    """Cut off or gone, by their own names; the others of their blocks come. The same with Ray and without."""
+    """Truncated or missing files are listed by name; the others of their blocks arrive, on Ray and
+    without it.
+    """
     for i in range(60):
         (tmp_path / "data" / f"{i % 3}").mkdir(exist_ok=True, parents=True)
         (tmp_path / "data" / f"{i % 3}" / f"{i:02d}.bin").write_bytes(bytes([i]) * 100)
@@ -329,7 +333,7 @@ def test_of_files_in_folders_only_those_that_are_spoiled_are_skipped(
 
 
 def time_out(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform that waits for something in vain."""
+    """A transform that raises TimeoutError."""
     if sample["json"]["i"] == 99:
         try:
             raise TimeoutError("no answer")
@@ -339,21 +343,21 @@ def time_out(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def mistake(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform that finds the description at fault."""
+    """A transform that raises ConfigError."""
     if sample["json"]["i"] == 99:
         raise ri.ConfigError("no such mode")
     return {"i": sample["json"]["i"]}
 
 
 def only_the_first(sample: dict[str, Any]) -> dict[str, Any]:
-    """Hardly any sample is good."""
+    """A transform for which hardly any sample is good."""
     if sample["json"]["i"]:
         raise ValueError("not the first")
     return {"i": sample["json"]["i"]}
 
 
 def fail_to_collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """A collate with a fault."""
+    """A collate function that raises an error."""
     raise RuntimeError("cannot be stacked")
 
 
@@ -365,10 +369,10 @@ def fail_to_collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
         (augment, fail_to_collate, ri.DataError, "cannot be stacked"),
     ],
 )
-def test_what_is_no_samples_fault_is_never_skipped(
+def test_errors_that_are_no_samples_fault_are_never_skipped(
     shards: str, place: dict[str, Any], fn: Any, collate: Any, error: type[Exception], words: str
 ) -> None:
-    """A time-out, a mistake in the description, a collate that fails."""
+    """A time-out, an error of the description, a collate function that fails."""
     data = (
         ri.read_webdataset(shards)
         .decode(png=ri.images.RandomResizedCrop(8))
@@ -382,7 +386,7 @@ def test_what_is_no_samples_fault_is_never_skipped(
 
 
 def test_data_without_a_good_sample_is_an_error(shards: str, place: dict[str, Any]) -> None:
-    """Not an endless search."""
+    """The search for a replacement ends."""
     data = (
         ri.read_webdataset(shards)
         .select(json="json")
@@ -398,16 +402,16 @@ def test_data_without_a_good_sample_is_an_error(shards: str, place: dict[str, An
 
 
 def late(sample: dict[str, Any]) -> dict[str, Any]:
-    """The first half is bad."""
+    """A transform for which the first half is bad."""
     if sample["json"]["i"] < 125:
         raise ValueError("too early")
     return {"i": sample["json"]["i"]}
 
 
-def test_fields_are_learnt_from_further_on_where_the_first_samples_are_bad(
+def test_the_schema_is_learned_further_on_if_the_first_samples_are_bad(
     spoiled: str, place: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The first shard may be damaged from begin to end. Only where bad samples are skipped."""
+    """The first shard may be damaged completely. Only if bad samples are skipped."""
     data = (
         ri.read_webdataset(spoiled, block_bytes=16384)
         .select(json="json")
@@ -428,8 +432,10 @@ def test_fields_are_learnt_from_further_on_where_the_first_samples_are_bad(
     assert "samples" not in error.value.reason
 
 
-def test_where_nothing_can_be_learnt_it_is_said(shards: str, place: dict[str, Any]) -> None:
-    """What the first sample's error is has the place, as ever; that others are bad too is told."""
+def test_data_whose_schema_cannot_be_learned_is_an_error(
+    shards: str, place: dict[str, Any]
+) -> None:
+    """It has the first sample's error and place, and says that the others are bad, too."""
     data = ri.read_webdataset(shards).select(json="json").map(never).batch(12)
     words = r"all \d+ samples in the first \d+ blocks are bad, .*the first is bad because: .*never"
     with (
@@ -441,12 +447,12 @@ def test_where_nothing_can_be_learnt_it_is_said(shards: str, place: dict[str, An
 
 
 def never(sample: dict[str, Any]) -> dict[str, Any]:
-    """No sample is good."""
+    """A transform for which no sample is good."""
     raise ValueError("never")
 
 
 def test_bad_options_are_refused(data: Dataset, tmp_path: Path) -> None:
-    """Each in one line that names the value and what would work."""
+    """In one line that names the value and what would work."""
     (tmp_path / "file").touch()
     cases: list[tuple[dict[str, Any], str]] = [
         ({"on_error": "ignore"}, "'raise' or 'skip'"),

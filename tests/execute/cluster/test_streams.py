@@ -1,4 +1,4 @@
-"""Over Ray: the stream that workers=0 gives, whatever the ranks, workers, budget, and wherever it is resumed."""
+"""Ray gives the stream of workers=0, on any ranks and workers, with any budget, from any state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORLD_SIZES = [1, 2, 3, 4, 6, 8]
 
 @pytest.fixture(scope="module")
 def data(shards: str) -> Dataset:
-    """Ten steps an epoch."""
+    """A dataset with ten steps an epoch."""
     return images(shards, GLOBAL_BATCH)
 
 
@@ -31,7 +31,7 @@ def reference(data: Dataset) -> list[Step]:
 
 
 def test_the_reference_gives_every_sample_once_and_mixes(reference: list[Step]) -> None:
-    """What the others are compared with is itself right: distinct samples, another order in each epoch."""
+    """The reference itself is right: distinct samples, and another order in each epoch."""
     first, second = (
         [i for step in part for i, _ in step] for part in (reference[:10], reference[10:])
     )
@@ -54,19 +54,19 @@ def test_every_world_size_gives_the_same_global_batches(
 def test_ray_gives_what_the_calling_process_gives(
     data: Dataset, reference: list[Step], pool: ri.Pool, world_size: int
 ) -> None:
-    """For one decoder and for three, on every world size, twice in a row."""
+    """With one decoder and with three, on every world size, twice in a row."""
     assert run(data, world_size, epochs=2, pool=pool)[0] == reference
 
 
 def test_a_second_run_gives_the_same(
     data: Dataset, reference: list[Step], pool_of_3: ri.Pool
 ) -> None:
-    """Nothing of a run's own is in the stream."""
+    """The stream depends on nothing of a single run."""
     assert run(data, 2, epochs=2, pool=pool_of_3)[0] == reference
 
 
-def test_workers_take_the_decode_path_of_the_trainer(tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """Over Ray as in the calling process, for each path; and the two differ, so that this shows something."""
+def test_workers_use_the_image_backend_of_the_trainer(tmp_path: Path, pool_of_1: ri.Pool) -> None:
+    """Ray and this process agree for each backend, and the backends differ."""
     data, found = photographs(tmp_path), {}
     for path in BACKENDS:
         found[path] = run(data, image_backend=path)[0]
@@ -77,7 +77,9 @@ def test_workers_take_the_decode_path_of_the_trainer(tmp_path: Path, pool_of_1: 
 def test_any_budget_from_the_least_on_gives_the_same(
     data: Dataset, reference: list[Step], pool_of_3: ri.Pool
 ) -> None:
-    """From one block and one batch, with blocks dropped and read again, to no limit at all; and never over it."""
+    """From one block and one batch, with blocks evicted and read again, to no limit; never
+    exceeded.
+    """
     seen, stats = run_on_least(data, pool_of_3)
     assert seen == reference[:10]
     assert stats["peak_bytes"] <= stats["max_bytes"]
@@ -93,7 +95,9 @@ def test_any_budget_from_the_least_on_gives_the_same(
 def test_every_step_can_be_resumed_elsewhere(
     data: Dataset, reference: list[Step], pool_of_1: ri.Pool, pool_of_3: ri.Pool
 ) -> None:
-    """From a state before every step of an epoch, on other ranks and workers, the rest of two epochs is the same."""
+    """From the state before every step, on other ranks and workers, the rest of two epochs is the
+    same.
+    """
     with data.loader(workers=0) as loader:
         states = [loader.state_dict(), *(loader.state_dict() for _ in loader)]
     assert len(states) == 11
@@ -111,7 +115,7 @@ def test_every_step_can_be_resumed_elsewhere(
 def test_a_state_right_after_a_resume_is_complete(
     data: Dataset, reference: list[Step], pool_of_1: ri.Pool
 ) -> None:
-    """Twice in a row: resumed, saved at once or after one step, and resumed again."""
+    """Resumed, saved at once or after one step, and resumed again."""
     _, state = run(data, 2, steps=4)
     for steps in (0, 1):
         with data.loader(pool=pool_of_1, epochs=1) as loader:
@@ -125,7 +129,7 @@ def test_a_state_right_after_a_resume_is_complete(
 def test_leaving_a_pass_gives_up_its_epoch_and_a_new_one_begins_the_next(
     data: Dataset, reference: list[Step], pool_of_3: ri.Pool
 ) -> None:
-    """`break` and a new `for` give the next epoch from its start, though much had been fetched ahead."""
+    """`break` and a new `for` give the next epoch from its start, though much was fetched ahead."""
     with data.loader(pool=pool_of_3, epochs=2) as loader:
         for step, batch in enumerate(loader):
             assert rows(batch) == reference[step]
@@ -138,7 +142,10 @@ def test_leaving_a_pass_gives_up_its_epoch_and_a_new_one_begins_the_next(
 
 @pytest.mark.parametrize("partial", ["pad", "short"])
 def test_tails_are_the_same_over_ray(shards: str, pool_of_1: ri.Pool, partial: str) -> None:
-    """Padded and short last batches, ranks without a row among them, and every sample in exactly one valid row."""
+    """Padded and short last batches, also on ranks without rows.
+
+    Each sample is in one valid row.
+    """
     data = images(shards, 28, partial=partial)  # 250 = 8 * 28 + 26
     with data.loader(workers=0) as loader:
         batches = list(loader)
@@ -159,7 +166,7 @@ def test_tails_are_the_same_over_ray(shards: str, pool_of_1: ri.Pool, partial: s
 def test_ranks_without_a_row_get_an_empty_batch_with_all_columns(
     shards: str, pool_of_1: ri.Pool
 ) -> None:
-    """A short last batch of 2 rows on 4 ranks: columns, dtypes and shapes stay, rows are none."""
+    """A short last batch of 2 rows on 4 ranks keeps columns, dtypes and shapes."""
     data = images(shards, 124, partial="short")
     for options in ({"workers": 0}, {"pool": pool_of_1}):
         with data.loader(rank=0, world_size=4, epochs=1, **options) as loader:
@@ -170,7 +177,7 @@ def test_ranks_without_a_row_get_an_empty_batch_with_all_columns(
 
 
 def test_columns_do_not_depend_on_which_rows_a_rank_has(tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """Empty lists, whole numbers among floats: the same dtypes on every rank, whatever it got."""
+    """Empty lists, and whole numbers among floats: the dtypes are equal on all ranks."""
     lines = [{"i": i, "tags": [1] * (i % 16 == 3), "x": i if i % 8 else 0.5} for i in range(48)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = ri.read_json(str(tmp_path / "a.jsonl")).batch(8)
@@ -180,12 +187,12 @@ def test_columns_do_not_depend_on_which_rows_a_rank_has(tmp_path: Path, pool_of_
 
 
 def stack_names(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """A collate of the user's own."""
+    """A user's collate function."""
     return {"i": np.array([s["i"] for s in samples]), "names": [s["name"] for s in samples]}
 
 
 def test_a_collate_of_the_users_sees_whole_batches(shards: str, pool_of_3: ri.Pool) -> None:
-    """Also where the budget makes batches come in pieces."""
+    """Even if the budget makes batches arrive in parts."""
     data = images(shards, GLOBAL_BATCH, collate=stack_names)
     expected = run(data)[0]
     assert run(data, pool=pool_of_3)[0] == expected
@@ -195,7 +202,7 @@ def test_a_collate_of_the_users_sees_whole_batches(shards: str, pool_of_3: ri.Po
 def test_the_next_epoch_is_ready_when_one_ends(
     data: Dataset, pool_of_1: ri.Pool, wait_until: Any
 ) -> None:
-    """The feeder runs ahead across an epoch's end, so that the next one begins without a bubble."""
+    """The feeder runs ahead across the end of an epoch."""
     with data.loader(pool=pool_of_1, epochs=2) as loader:
         for _ in loader:
             pass

@@ -1,4 +1,4 @@
-"""Streams of batches that hold so many padded tokens: over Ray as in the calling process, and resumed."""
+"""Batches with a budget of padded tokens: on Ray as in this process, and resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def budgeted(lines: str, **batch: Any) -> Dataset:
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_every_step_can_be_resumed(lines: str, pool_of_1: ri.Pool, world_size: int) -> None:
-    """Each sample once, over Ray too; from a state after every step the rest of two epochs is the same."""
+    """Each sample once, also on Ray; from the state after every step the rest of two epochs is the
+    same.
+    """
     data = budgeted(lines)
     reference = run(data, world_size, epochs=2)[0]
     assert run(data, world_size, epochs=2, pool=pool_of_1)[0] == reference
@@ -52,7 +54,7 @@ def test_every_step_can_be_resumed(lines: str, pool_of_1: ri.Pool, world_size: i
 
 
 def test_another_number_of_ranks_is_refused(lines: str) -> None:
-    """The state says for how many ranks it was planned."""
+    """The state names the number of ranks it was planned for."""
     state = run(budgeted(lines), 2, steps=2)[1]
     assert state["order"] == 3
     with pytest.raises(ri.StateError, match=r"planned for 2 rank.*planned for 3 rank"):
@@ -73,13 +75,14 @@ def test_another_number_of_ranks_is_refused(lines: str) -> None:
         (lambda data: data.batch(max_tokens=16), "17 long.*more than max_tokens=16"),
     ],
 )
-def test_what_cannot_be_is_refused(lines: str, change: Any, said: str) -> None:
+def test_wrong_options_are_refused(lines: str, change: Any, said: str) -> None:
+    """In one line that names the value."""
     with pytest.raises(ri.ConfigError, match=said):
         run(change(budgeted(lines)))
 
 
 def test_lengths_are_needed(lines: str) -> None:
-    """And bad samples cannot be stood in for."""
+    """And `on_error="skip"` is refused: a replacement would have another length."""
     with pytest.raises(ri.ConfigError, match=r"needs \.length"):
         ri.read_json(lines).batch(max_tokens=96).loader(workers=0)
     with pytest.raises(ri.ConfigError, match="on_error='skip' beside"):

@@ -1,4 +1,4 @@
-"""Streams without an end over Ray: what `workers=0` gives, whatever dies, waits or is small."""
+"""Streams without end on Ray: the same as without it, whatever dies, waits or is small."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = re.search(
 
 
 def test_it_is_what_one_process_gives(pool_of_3: ri.Pool) -> None:
-    """Two ranks, from a state in the middle on, to the end and the state there."""
+    """Two ranks, from a state in the middle, up to the end and its state."""
     data = counts(LENGTHS, 8)
     whole, end = follow(data)
     first, state = follow(data, 2, pool=pool_of_3, steps=7)
@@ -31,7 +31,7 @@ def test_it_is_what_one_process_gives(pool_of_3: ri.Pool) -> None:
 
 
 def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool, wait_until: Any) -> None:
-    """A reader, a decoder, and a reader once more, while records come."""
+    """A reader, a decoder, and a reader again, while records arrive."""
     data = counts([300, 300, 300], 6)
     dies = {4: "reader", 30: "decoder", 60: "reader"}
     seen = []
@@ -53,6 +53,7 @@ def test_workers_that_die_change_nothing(cluster: Any, pool_of_3: ri.Pool, wait_
 
 
 def _actors(pool: ri.Pool, role: str) -> list[Any]:
+    """Return the Ray handles of a pool's actors with this role."""
     return [handle.actor for handle in pool.actors if handle.role == role]
 
 
@@ -62,7 +63,7 @@ def wide(name: int, offset: int | None) -> Any:
 
 
 def test_a_small_budget_changes_nothing(pool_of_1: ri.Pool) -> None:
-    """And is kept."""
+    """And is not exceeded."""
     data = ri.stream(wide).batch(8)
     with data.loader(pool=pool_of_1, max_bytes=90_000) as loader:
         seen = [rows(batch) for batch in loader]
@@ -74,7 +75,7 @@ def test_a_small_budget_changes_nothing(pool_of_1: ri.Pool) -> None:
 def test_a_loop_that_pauses_stops_the_reading(
     pool_of_1: ri.Pool, tmp_path: Path, wait_until: Any
 ) -> None:
-    """So far ahead and no further, and it goes on with the loop."""
+    """After a limited number of steps; it continues with the loop."""
     pulled = tmp_path / "pulled"
     with counts([1 << 40], 256, pulled).loader(pool=pool_of_1) as loader:
         batches = iter(loader)
@@ -95,7 +96,7 @@ def test_a_loop_that_pauses_stops_the_reading(
 
 
 def test_a_source_that_raises_is_an_error_at_its_step(pool_of_1: ri.Pool) -> None:
-    """It names the partition and the offset; the loop may go on once that is mended."""
+    """It names partition and offset; the loop can continue once the source works again."""
 
     def broken(name: str, offset: int | None) -> Any:
         yield from (({"x": i}, i + 1) for i in range(offset or 0, 9))
@@ -114,7 +115,7 @@ def test_a_source_that_raises_is_an_error_at_its_step(pool_of_1: ri.Pool) -> Non
 
 
 def test_a_log_is_followed_while_it_grows(place: dict[str, Any], tmp_path: Path) -> None:
-    """The example of docs/interop.md: each batch as soon as its lines are there, and from a state on."""
+    """The example of docs/interop.md: each batch comes with its last line; a state resumes it."""
     assert EXAMPLE is not None
     names: dict[str, Any] = {"json": json, "time": time}
     exec(EXAMPLE[1], names)
@@ -141,10 +142,10 @@ def test_a_log_is_followed_while_it_grows(place: dict[str, Any], tmp_path: Path)
         assert next(again)["x"].tolist() == [5, 5, 6, 6]
 
 
-def test_a_pool_goes_on_after_a_stream_that_waits(
+def test_a_pool_works_on_after_a_stream_that_waits(
     pool_of_1: ri.Pool, cluster: Any, tmp_path: Path
 ) -> None:
-    """A loader that is closed while its source is silent leaves the workers to others."""
+    """A loader that is closed while its source is silent frees the workers."""
 
     def silent(name: int, offset: int | None) -> Any:
         yield {"x": 1}, 1

@@ -1,4 +1,4 @@
-"""Samples drawn by weights: from a column, a function, an array or classes; the same stream anywhere."""
+"""Samples weighted by a column, a function, an array or classes: the same stream anywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLES = 90
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """`quality` grows from 0; every ninth is of class "rare", the others "often"."""
+    """`quality` grows from 0; every ninth sample is of class "rare", the others are "often"."""
     path = tmp_path_factory.mktemp("weighted") / "a.parquet"
     i = np.arange(SAMPLES)
     columns = {"i": i, "quality": i / 10, "label": ["often" if one % 9 else "rare" for one in i]}
@@ -43,7 +43,7 @@ def drawn(data: Dataset) -> Counter[int]:
 
 
 def test_the_promises_hold(table: str, pool_of_1: ri.Pool) -> None:
-    """Over Ray, on two ranks, from a state after every step; repeats have noise of their own."""
+    """On Ray, on two ranks, from the state after every step; repeats have their own noise."""
     data = weighted(table, samples=60)
     reference, _ = run(data, epochs=2)
     assert run(data, 2, epochs=2, pool=pool_of_1)[0] == reference
@@ -60,8 +60,8 @@ def test_the_promises_hold(table: str, pool_of_1: ri.Pool) -> None:
     assert len({index for index, _ in rows}) < len(rows) == len(set(rows)) == 60
 
 
-def test_weights_come_from_wherever_they_are(table: str) -> None:
-    """A column, a function and an array give the same; classes come equally often, of the samples that there are."""
+def test_weights_may_be_a_column_a_function_or_an_array(table: str) -> None:
+    """All give the same stream; classes come equally often."""
     by_column = drawn(weighted(table))
     assert by_column == drawn(weighted(table, lambda sample: sample["i"] / 10))
     assert by_column == drawn(weighted(table, np.arange(SAMPLES) / 10))
@@ -75,7 +75,8 @@ def test_weights_come_from_wherever_they_are(table: str) -> None:
     assert drawn(few)[0] + drawn(few)[9] == 5
 
 
-def test_bucketed_and_longer_epochs_go_with_them(table: str) -> None:
+def test_weights_work_with_buckets_and_longer_epochs(table: str) -> None:
+    """Two passes of weighted samples, in batches of similar length."""
     data = ri.read_parquet(table).length("i").weighted("quality", samples=36).shuffle(1, window=36)
     with data.batch(6, bucketed=True).epoch(passes=2).loader(workers=0) as loader:
         batches = [batch["i"].tolist() for batch in loader]
@@ -109,12 +110,14 @@ def test_bucketed_and_longer_epochs_go_with_them(table: str) -> None:
         (lambda data: data.weighted([1e-310] * SAMPLES).shuffle(), "come to .*e-30"),
     ],
 )
-def test_what_cannot_be_is_refused(table: str, change: Any, said: str) -> None:
+def test_wrong_options_are_refused(table: str, change: Any, said: str) -> None:
+    """In one line that names the value."""
     with pytest.raises(ri.ConfigError, match=said):
         change(ri.read_parquet(table)).batch(6).loader(workers=0)
 
 
-def test_a_weight_that_is_none_names_its_sample(table: str) -> None:
+def test_an_invalid_weight_names_its_sample(table: str) -> None:
+    """With the value."""
     with pytest.raises(
         ri.DataError,
         match=r"weighted\(label\) gave 'rare'; it must give a number, 0 or more.*sample 0",
@@ -123,6 +126,7 @@ def test_a_weight_that_is_none_names_its_sample(table: str) -> None:
 
 
 def test_other_weights_are_another_stream(table: str) -> None:
+    """A state of other weights is refused."""
     _, state = run(weighted(table), steps=2)
     with pytest.raises(ri.StateError, match="weights: the state has"):
         run(weighted(table, "i"), state=state)

@@ -1,4 +1,4 @@
-"""Workers: they read every format, and load no library that they do not need."""
+"""Workers read every format, and load no library that they do not need."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ SLOW = {"pandas", "scipy", "sklearn", "torch"}
 
 
 def slow_imports(worker: Any) -> set[str]:
-    """What an actor has loaded of them."""
+    """Return the slow libraries that an actor has loaded."""
     return SLOW & sys.modules.keys()
 
 
 def test_common_formats_come_over_ray_without_slow_imports(
     shards: str, tmp_path: Path, cluster: Any
 ) -> None:
-    """Tar, Parquet, JSON Lines, in workers of their own: the first batch does not wait for pandas."""
+    """Tar, Parquet and JSON Lines, in workers of their own: the first batch does not wait for
+    pandas.
+    """
     table = {
         "i": list(range(90)),
         "name": [f"n{i}" for i in range(90)],
@@ -57,7 +59,7 @@ def test_common_formats_come_over_ray_without_slow_imports(
 
 
 def test_tasks_of_a_stream_that_has_ended_are_no_errors(pool_of_1: ri.Pool) -> None:
-    """They may come after it was forgotten, and Ray would log each one."""
+    """They may arrive after `forget`, and Ray would log an error for each."""
     (reader,) = [handle.actor for handle in pool_of_1.actors if handle.role == "reader"]
     (decoder,) = [handle.actor for handle in pool_of_1.actors if handle.role == "decoder"]
     reading = reader.read.options(num_returns=3).remote(

@@ -1,4 +1,4 @@
-"""Partitions as a reader has them: running ahead of who asks, so far and no further, from any place."""
+"""Partitions: read ahead by a limited number of steps, from any position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGIN = bookmark(0, [None, None])
 
 
 class Gate:
-    """Numbers up to `open`, then nothing until it is more. Counts who was opened and closed."""
+    """Numbers below `most`, then None until it grows. Counts the partitions opened and closed."""
 
     def __init__(self, most: int) -> None:
         self.most, self.opened, self.closed, self.given = most, 0, 0, 0
@@ -40,11 +40,12 @@ class Gate:
 
 
 def spans(step: int, at: str, count: int, rows: tuple[int, int] = (0, 4)) -> Any:
+    """Return the span of `count` steps from `step` on."""
     return [Span("", step, at, [(*rows, rows[1] - rows[0])] * count)]
 
 
-def test_steps_are_read_on_from_where_they_were(wait_until: Any) -> None:
-    """Up to as many as are asked for, those that are there; bookmarks lead on, and each has its own rows alone."""
+def test_reading_continues_at_the_bookmark(wait_until: Any) -> None:
+    """A read returns the steps that are ready, at most the number requested, with its own rows."""
     gate = Gate(22)
     partitions = Partitions(Source(gate, ("a", "b"), 4), ahead=True)
     step, at, tables = 0, BEGIN, list[pa.Table]()
@@ -62,8 +63,8 @@ def test_steps_are_read_on_from_where_they_were(wait_until: Any) -> None:
     wait_until(lambda: gate.closed == 2)
 
 
-def test_reading_runs_ahead_so_far_and_no_further(wait_until: Any) -> None:
-    """By 16 steps."""
+def test_reading_runs_ahead_by_16_steps(wait_until: Any) -> None:
+    """And no further, however long nobody reads."""
     gate = Gate(1 << 40)
     partitions = Partitions(Source(gate, ("a",), 4), ahead=True)
     at = bookmark(0, [None])
@@ -73,8 +74,8 @@ def test_reading_runs_ahead_so_far_and_no_further(wait_until: Any) -> None:
     partitions.close()
 
 
-def test_who_waits_for_another_place_is_answered(wait_until: Any) -> None:
-    """With nothing; the place that was asked for last is read."""
+def test_a_read_at_another_position_ends_the_waiting_one(wait_until: Any) -> None:
+    """With no tables; the position that was requested last is read."""
     gate = Gate(6)
     partitions = Partitions(Source(gate, ("a",), 4), ahead=True)
     (first,) = partitions.read(spans(0, bookmark(0, [None]), 5))
@@ -97,8 +98,11 @@ def test_who_waits_for_another_place_is_answered(wait_until: Any) -> None:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_after_an_end_it_is_opened_again(ahead: bool) -> None:
-    """Once there is more; what cannot be reached is an error that nobody takes for the data's."""
+def test_after_its_end_a_partition_is_opened_again(ahead: bool) -> None:
+    """New records are then read.
+
+    Records after a failed read are an error that is not the data's fault.
+    """
     lengths = [5]
     partitions = Partitions(Source(Counts(lengths), (0,), 4), ahead=ahead)
     (table,) = partitions.read(spans(0, bookmark(0, [None]), 3 if ahead else 1))

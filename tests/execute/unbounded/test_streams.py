@@ -1,4 +1,4 @@
-"""Sources without an end: their order, their states, and what is said where something is wrong."""
+"""Streams without end: their order, their states, and their errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.support.streams import flat
     stop=st.integers(0, 12),
     world_sizes=st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2])),
 )
-def test_a_state_goes_on_exactly_where_it_was_taken(
+def test_a_state_resumes_exactly_where_it_was_taken(
     lengths: Any, batch: int, stop: int, world_sizes: Any
 ) -> None:
-    """After any batch, on any number of ranks: the same rows, random numbers included, and at last the same state."""
+    """After any batch, on any number of ranks: the same rows, random numbers and final state."""
     data = counts(lengths, batch)
     before, after = (min(world_size, batch) for world_size in world_sizes)
     whole, end = follow(data)
@@ -39,7 +39,10 @@ def test_a_state_goes_on_exactly_where_it_was_taken(
 
 
 def test_the_order_is_one_of_each_in_turn() -> None:
-    """Whoever has ended is left out; what is left of a batch comes when there is more, and `for` goes on there."""
+    """Partitions that have ended are left out.
+
+    The rest of a batch comes when there is more, and the next `for` continues there.
+    """
     lengths = [3, 7, 0, 4]
     with counts(lengths, 4).loader(workers=0) as loader:
         seen = [record for batch in loader for record in numbers(batch)]
@@ -53,7 +56,7 @@ def test_the_order_is_one_of_each_in_turn() -> None:
 
 
 def test_states_are_json_of_the_offsets() -> None:
-    """And what fields there are, as the first records may be gone by then: no others are learnt."""
+    """With the schema, because the first records may be gone when the state is loaded."""
 
     def numbered(name: str, offset: int | None) -> Iterator[Pair]:
         for i in itertools.count(offset or 0):
@@ -84,7 +87,7 @@ def test_states_are_json_of_the_offsets() -> None:
     ],
 )
 def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], said: str) -> None:
-    """With all that differs, and the loader goes on as it was."""
+    """The error names all differences, and the loader is unchanged."""
     with counts([9, 9], 2).loader(workers=0) as loader:
         batches = iter(loader)
         next(batches)
@@ -93,10 +96,10 @@ def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], said: str
         assert numbers(next(batches)) == [(0, 1), (1, 1)]
 
 
-def test_code_that_changed_is_told_and_fields_are_learnt_anew(
+def test_changed_code_is_logged_and_the_schema_is_learned_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As far as it can be seen."""
+    """As far as a change can be seen."""
     _, state = follow(counts([9, 9], 2), steps=1)
     with ri.stream(Counts([9, 9]), partitions=2, seed=5).batch(2).loader(workers=0) as loader:
         loader.load_state_dict(state)
@@ -105,6 +108,8 @@ def test_code_that_changed_is_told_and_fields_are_learnt_anew(
 
 
 def raises(message: str) -> Callable[..., Iterator[Pair]]:
+    """Return a source whose partition "b" raises an error at its record 3."""
+
     def broken(name: str, offset: int | None) -> Iterator[Pair]:
         yield from (({"x": i}, i + 1) for i in range(offset or 0, 3))
         if name == "b":
@@ -114,8 +119,8 @@ def raises(message: str) -> Callable[..., Iterator[Pair]]:
     return broken
 
 
-def test_a_source_that_raises_is_named_with_its_place() -> None:
-    """The batches before it come; and a bad record's place is the offset where it begins."""
+def test_a_source_that_raises_is_named_with_its_offset() -> None:
+    """The batches before it arrive. The offset of a bad record is the one where it begins."""
     data = ri.stream(raises("no broker"), partitions=["a", "b"]).batch(2)
     with data.loader(workers=0, on_error="skip") as loader:
         batches = iter(loader)
@@ -138,8 +143,8 @@ def test_a_source_that_raises_is_named_with_its_place() -> None:
         follow(ri.stream(Counts([4, 9]), partitions=2).map(fail).batch(4))
 
 
-def test_bad_records_are_skipped_where_that_is_asked_for() -> None:
-    """Another record of the rank's own rows stands in, flagged."""
+def test_bad_records_are_replaced_with_on_error_skip() -> None:
+    """By another record of the rank's own rows, flagged as not valid."""
 
     def fail(sample: dict[str, Any]) -> dict[str, Any]:
         if sample["i"] == 12:
@@ -155,7 +160,7 @@ def test_bad_records_are_skipped_where_that_is_asked_for() -> None:
 
 
 def test_none_is_no_record() -> None:
-    """A source that has none yet may say so, and is asked again."""
+    """A source may give None while it has no record; it is then asked again."""
 
     def halting(name: int, offset: int | None) -> Iterator[Pair | None]:
         for i in range(offset or 0, 6):
@@ -180,8 +185,8 @@ def test_none_is_no_record() -> None:
         (lambda: [({"x": 1}, float("nan"))], "the offset nan, a float"),
     ],
 )
-def test_what_open_at_may_not_give_is_told(made: Callable[[], Any], said: str) -> None:
-    """In one line that says what it must be."""
+def test_wrong_results_of_open_at_are_refused(made: Callable[[], Any], said: str) -> None:
+    """In one line that says what is needed."""
     with pytest.raises(ri.ConfigError, match=said):
         follow(ri.stream(lambda name, offset: made()).batch(1))
 
@@ -220,14 +225,16 @@ def test_what_open_at_may_not_give_is_told(made: Callable[[], Any], said: str) -
         (lambda data: ri.stream(Counts([]), partitions="a"), "different names"),
     ],
 )
-def test_what_a_stream_cannot_be_is_refused(make: Callable[[Any], Any], said: str) -> None:
-    """At once, in one line that names it."""
+def test_verbs_that_need_data_with_an_end_are_refused(
+    make: Callable[[Any], Any], said: str
+) -> None:
+    """At once, in one line that names the verb."""
     with pytest.raises(ri.ConfigError, match=said):
         make(ri.stream(Counts([9])))
 
 
-def test_collate_and_padding_are_as_of_any_data() -> None:
-    """Also on from a state, which has no fields where a function puts them together."""
+def test_collate_and_padding_work_as_for_other_data() -> None:
+    """Also after a resume; the state has no schema if a collate function makes the batches."""
     padded = (
         ri.stream(Counts([9]))
         .select(ragged="ragged")
