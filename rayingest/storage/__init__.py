@@ -1,1 +1,1 @@
-"""Where bytes come from: listing shards, reading them with retries, and keeping the index of a data set."""
+"""List shards, read their bytes with retries, and cache indexes and ranges."""

@@ -1,6 +1,7 @@
-"""Arrow columns made straight of their buffers.
+"""Build Arrow columns straight from their buffers.
 
-Arrow's own conversion, `pa.array`, imports pandas where that is installed: half a second and 50 MB in every worker.
+Arrow's own conversion, `pa.array`, imports pandas if it is installed: half a second and 50 MB in
+each worker.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import pyarrow as pa
 
 
 def int64_column(values: Any) -> pa.Array:
-    """Whole numbers, an array or a sequence, without nulls."""
+    """Return integers, an array or a sequence, as a column without nulls."""
     data = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 def text_column(texts: Sequence[str]) -> pa.Array:
-    """Strings, without nulls; large_string where 32-bit offsets cannot address them."""
+    """Return strings as a column without nulls; large_string beyond 32-bit offsets."""
     pieces = [text.encode() for text in texts]
     return binary_column(pieces, np.fromiter(map(len, pieces), np.int64, len(pieces)), text=True)
 
@@ -31,10 +32,10 @@ def binary_column(
     *,
     text: bool = False,
 ) -> pa.Array:
-    """Pieces one after the other as a binary column: `sizes` int64[rows], 0 where not `valid` (bool[rows], None: all).
+    """Return pieces, one after the other, as a binary column; with `text`, as strings.
 
-    The only copy of the bytes; of the large type where 32-bit offsets cannot address them. `text`: as strings, whose
-    UTF-8 is looked at when they are decoded.
+    `sizes`: int64[rows], 0 where not `valid` (bool[rows], None: all valid). The type is the large
+    one beyond 32-bit offsets. The bytes are copied once. UTF-8 is checked when strings are decoded.
     """
     data = b"".join(pieces)
     large = len(data) >= 1 << 31

@@ -1,7 +1,7 @@
-"""What is made of a data set once and kept: columns in one file, behind a checksum.
+"""Cache what is computed once per dataset: columns in one file, behind a checksum.
 
-Owns the file: an Arrow IPC file that is written aside and then renamed. Nothing in it is run when it is read. One that
-is damaged, or that its reader cannot use, counts as absent.
+Owns the file: an Arrow IPC file, written aside and then renamed. Reading runs nothing that is in
+it. A file that is damaged, or that its reader cannot use, counts as absent.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ Columns = Mapping[str, list[str] | np.ndarray]
 
 
 class _ForeignFileError(ConfigError):
-    """What lies where something is to be kept is somebody else's."""
+    """The place of a cache file holds a file of another program."""
 
 
 @dataclass(frozen=True)
 class CacheFile:
-    """`what` is in it, for messages. `wanted`: the user named the place; then a file there of something else is left as
-    it is, and failing to write is an error. Elsewhere the one is replaced, and the other only warned of.
+    """A cache file. `what`: its content, for messages.
+
+    `named_by_user`: the user chose the location. Then a foreign file there is left alone, and a
+    failed write is an error. Elsewhere a foreign file is replaced, and a failed write is logged.
     """
 
     what: str
@@ -51,24 +53,24 @@ class CacheFile:
     named_by_user: bool
 
     def load(self, use: Callable[[Header, dict[str, Any]], T | None]) -> T | None:
-        """What `use` makes of the header and the columns; None where there is no file, or none that can be used.
+        """Return `use(header, columns)`, or None if there is no usable file.
 
-        Raises ConfigError where a file of something else lies at a place that the user named: it is not overwritten.
+        ConfigError if a foreign file lies at a location that the user chose: it is not overwritten.
         """
         try:
             data = self.storage.read_if_exists(self.location)
             if data and self.named_by_user and not data.startswith(_MAGIC):
                 raise _ForeignFileError(
-                    f"index: {redact(self.location)} is no {self.what} of rayingest, and is left "
-                    "as it is: "
-                    "name another file, or a folder"
+                    f"the file {redact(self.location)} is not a cached {self.what} of rayingest, "
+                    "and is left "
+                    "unchanged: give index= another file, or a folder"
                 )
-            return None if data is None else use(*_unpacked(data))
+            return None if data is None else use(*_parse(data))
         except _ForeignFileError:
             raise
         except (pa.ArrowException, ValueError, KeyError, TypeError, OSError, IngestError) as error:
             _log.warning(
-                "the %s %s cannot be used and is made again: %s",
+                "the cached %s %s is unusable and is built again: %s",
                 self.what,
                 redact(self.location),
                 error,
@@ -76,8 +78,8 @@ class CacheFile:
             return None
 
     def save(self, header: Header, columns: Columns) -> None:
-        """Keep these. ConfigError where that cannot be done and the place was asked for."""
-        data = _packed(header, columns)
+        """Write the file. ConfigError if that fails at a location that the user chose."""
+        data = _serialize(header, columns)
         try:
             if (path := local_path(self.location)) is not None:
                 _write_local(Path(path), data)
@@ -88,12 +90,15 @@ class CacheFile:
         except (OSError, IngestError) as error:
             if self.named_by_user:
                 raise ConfigError(
-                    f"cannot write the {self.what} to {redact(self.location)}: {error}"
+                    f"cannot write the {self.what} to {redact(self.location)}: {error}; give "
+                    "index= a writable place"
                 ) from None
-            _log.warning("the %s is not kept: cannot write %s: %s", self.what, self.location, error)
+            _log.warning(
+                "the %s is not cached: cannot write %s: %s", self.what, self.location, error
+            )
 
 
-def _packed(header: Header, columns: Columns) -> bytes:
+def _serialize(header: Header, columns: Columns) -> bytes:
     table = pa.table({name: _one_row(values) for name, values in columns.items()})
     table = table.replace_schema_metadata({_HEADER: json.dumps(header).encode()})
     sink = pa.BufferOutputStream()
@@ -105,25 +110,25 @@ def _packed(header: Header, columns: Columns) -> bytes:
     return _MAGIC + _checksum(body) + body
 
 
-def _unpacked(data: bytes) -> tuple[Header, dict[str, Any]]:
-    # Arrow trusts what it parses, so the checksum comes first.
+def _parse(data: bytes) -> tuple[Header, dict[str, Any]]:
+    # Arrow trusts the bytes that it parses, so the checksum comes first.
     start = len(_MAGIC) + _CHECKSUM_BYTES
     body = data[start:]
     if data[:start] != _MAGIC + _checksum(body):
-        raise ValueError("its checksum does not hold")
+        raise ValueError("its checksum is wrong")
     table = pa.ipc.open_file(pa.BufferReader(body)).read_all()
     header = json.loads((table.schema.metadata or {})[_HEADER])
     columns = {}
     for name in table.column_names:
         values = table[name][0].values
-        # Arrow's own conversion would import pandas first.
+        # Arrow's own conversion would import pandas.
         is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
         columns[name] = np.from_dlpack(values) if is_number else values.to_pylist()
     return header, columns
 
 
 def _one_row(values: list[str] | np.ndarray) -> pa.Array:
-    """The values as the single row of a list column: columns of one file may then differ in length."""
+    """Return the values as one row of a list column, so that columns may differ in length."""
     if isinstance(values, list):
         array = text_column(values)
     else:

@@ -1,9 +1,10 @@
-"""A disk cache of byte ranges, shared by all processes of a node that name its folder; never the only copy.
+"""Cache byte ranges on disk, for all processes of a node that name the same folder.
 
-Owns what is kept and what has to go: the limit holds at every moment, and the range used longest ago goes first. Each
-is one file behind its checksum, written aside and renamed, so that a reader sees all of it or nothing; one that is
-damaged is removed, and counts as absent. The folder has parts of about 1 GiB, each with its share of the limit and a
-lock of its own, which the operating system frees when its holder dies: there are no books to go wrong.
+The cache is never the only copy. Owns what is cached and what is evicted: the limit holds at every
+moment, and the least recently used range goes first. A range is a file behind its checksum, written
+aside and renamed, so that a reader sees all of it or nothing; a damaged file is removed and counts
+as absent. The folder has parts of about 1 GiB, each with its share of the limit and its own lock,
+which the operating system frees when its holder dies. No state outside these files can go wrong.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _SUFFIX, _ASIDE = ".range", ".writing"
 _LIMIT = "limit"
 
 _log = logging.getLogger("rayingest")
-_warned: set[str] = set()  # folders of which this process has said that they cannot be written to
+_warned: set[str] = set()  # folders with a logged write failure, in this process
 
 
 @dataclass(frozen=True)
 class DiskCache:
-    """The cache in this folder, of at most `limit` bytes, file headers counted. Picklable."""
+    """A cache in this folder, of at most `limit` bytes, headers included. Picklable."""
 
     folder: str
     limit: int
@@ -43,7 +44,10 @@ class DiskCache:
         ranges: Sequence[tuple[int, int]],
         fetch: Callable[[list[tuple[int, int]]], list[bytes]],
     ) -> list[bytes]:
-        """These ranges of what `key` names as it is now: kept ones, and the others from `fetch`, to be kept."""
+        """Return these ranges of what `key` names.
+
+        `fetch` reads the ranges that are not cached, which are then cached.
+        """
         wanted = list(dict.fromkeys(span for span in ranges if span[1] > span[0]))
         found = {span: data for span in wanted if (data := self.get(f"{key} {span}")) is not None}
         absent = [span for span in wanted if span not in found]
@@ -54,23 +58,25 @@ class DiskCache:
         return [found.get(span, b"") for span in ranges]
 
     def get(self, name: str) -> bytes | None:
-        """What is kept by this name, None where nothing is."""
+        """Return what is cached under this name, or None."""
         path = self._path(name)
         try:
             content = path.read_bytes()
-            os.utime(path)  # it is the one used last now
+            os.utime(path)  # now the most recently used
         except OSError:
             return None  # absent, or just removed
         data = content[_CHECKSUM_BYTES:]
         if content[:_CHECKSUM_BYTES] == _checksum(name, data):
             return data
-        _log.warning("a damaged range in the cache %s is fetched again", self.folder)
+        _log.warning("a cached range in %s is damaged and is fetched again", self.folder)
         path.unlink(missing_ok=True)
         return None
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep this, if it has room; what was used longest ago goes. Failures of the disk are warned of,
-        once in a process.
+        """Cache the data and evict what was used least recently.
+
+        Data larger than a part's share of the limit are not cached. Disk failures are logged, once
+        per process and folder.
         """
         size = _CHECKSUM_BYTES + len(data)
         path = self._path(name)
@@ -90,17 +96,17 @@ class DiskCache:
         except OSError as error:
             level = logging.DEBUG if self.folder in _warned else logging.WARNING
             _warned.add(self.folder)
-            _log.log(level, "the cache %s keeps no more for now: %s", self.folder, error)
+            _log.log(level, "the cache %s takes no more data for now: %s", self.folder, error)
 
     def prepare(self) -> None:
-        """Make the folder. ConfigError where others use it with another limit."""
+        """Create the folder. ConfigError if another limit is in use there."""
         note = Path(self.folder, _LIMIT)
         with contextlib.suppress(FileNotFoundError):
             if (known := note.read_text()) not in {"", str(self.limit)}:
                 raise ConfigError(
-                    f"cache_bytes={self.limit}: the cache in {self.folder} was made with {known}; "
-                    "give as many, or "
-                    "another folder, or remove that one"
+                    f"cache_bytes={self.limit}: the cache in {self.folder} was created with "
+                    f"{known} bytes; give "
+                    "that number, give another folder, or remove this one"
                 )
             if known:
                 return
@@ -122,16 +128,17 @@ class DiskCache:
         return Path(self.folder, f"part-{int(digest[:8], 16) % self._parts:03d}", digest + _SUFFIX)
 
     def _make_room(self, part: Path, size: int) -> None:
-        """Under the part's lock: so many bytes more keep to its share. What is being written was left by the dead."""
+        """Evict until `size` more bytes fit into the part. The caller holds its lock.
+
+        A half-written file was left by a process that died.
+        """
         kept: list[tuple[float, int, str]] = []
         with os.scandir(part) as entries:
             for entry in entries:
                 if entry.name.endswith(_ASIDE):
                     Path(entry.path).unlink(missing_ok=True)
                 elif entry.name.endswith(_SUFFIX):
-                    with contextlib.suppress(
-                        FileNotFoundError
-                    ):  # a reader may have found it damaged
+                    with contextlib.suppress(FileNotFoundError):  # a reader removed it as damaged
                         found = entry.stat()
                         kept.append((found.st_mtime, found.st_size, entry.path))
         over = sum(nbytes for _, nbytes, _ in kept) + size - self._share

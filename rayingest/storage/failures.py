@@ -1,4 +1,4 @@
-"""What a failure of storage means."""
+"""Classify failures of storage: permanent, transient, or a refusal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class NotAFileError(OSError):
-    """What is there is neither a file nor a folder."""
+    """The path is neither a file nor a folder."""
 
 
 PERMANENT = (
@@ -20,17 +20,17 @@ PERMANENT = (
     NotADirectoryError,
     NotAFileError,
 )
-"""Errors that another try does not mend."""
+"""Errors that a retry does not cure."""
 
 REFUSALS = (ValueError, TypeError, AttributeError, NotImplementedError)
-"""Errors of a library that was given options it does not know, or cannot work with."""
+"""Errors of libraries for options that they do not know or cannot combine."""
 
 _ABSENT = {404, 410}
 _RETRY_STATUS = {408, 425, 429}
 
 
 def storage_errors() -> tuple[type[BaseException], ...]:
-    """OSError, and the errors that storage libraries in use have beside it."""
+    """Return OSError, and the errors of the storage libraries in use."""
     names = {"aiohttp": ("ClientError",), "botocore.exceptions": ("BotoCoreError", "ClientError")}
     names |= {"gcsfs.retry": ("HttpError",), "azure.core.exceptions": ("AzureError",)}
     found = (
@@ -43,7 +43,7 @@ def storage_errors() -> tuple[type[BaseException], ...]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status an error carries, None for one that carries none."""
+    """Return the HTTP status that an error carries, or None."""
     status = getattr(error, "status", None) or getattr(error, "code", None)
     answer = getattr(error, "response", None)
     if status is None and isinstance(answer, Mapping):  # botocore's
@@ -52,7 +52,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another try may succeed."""
+    """Return whether a retry may succeed."""
     status = status_of(error)
     if status is not None:
         return status in _RETRY_STATUS or status >= 500
@@ -60,14 +60,15 @@ def is_transient(error: BaseException) -> bool:
 
 
 def real_error(error: FileNotFoundError) -> BaseException:
-    """What really happened: fsspec's web files are "not found" whatever went wrong in looking for them.
+    """Return the error behind a FileNotFoundError: fsspec's web files hide every error behind one.
 
-    That may be a library's refusal of what it was given, as of a password in a URL beside a header with another.
+    It may be a library's refusal of its options, such as a password in a URL beside a header with
+    another.
     """
     cause = error.__cause__
-    told: tuple[type[BaseException], ...] = (*REFUSALS, *storage_errors())
+    real: tuple[type[BaseException], ...] = (*REFUSALS, *storage_errors())
     if (
-        not isinstance(cause, told)
+        not isinstance(cause, real)
         or isinstance(cause, FileNotFoundError)
         or status_of(cause) in _ABSENT
     ):
@@ -76,7 +77,7 @@ def real_error(error: FileNotFoundError) -> BaseException:
 
 
 def raise_real_error(operation: Callable[[], T]) -> T:
-    """`operation()`, of which a FileNotFoundError is what really happened."""
+    """Return `operation()`; raise the error behind a FileNotFoundError."""
     try:
         return operation()
     except FileNotFoundError as error:

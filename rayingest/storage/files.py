@@ -1,7 +1,8 @@
-"""Bytes of files anywhere: bounded retries, a deadline for each read, and errors that name the file.
+"""Read bytes of files anywhere: with bounded retries, deadlines, and errors that name the file.
 
-Owns how a byte range is fetched and what a failure of storage means. It knows nothing of formats, and never writes
-into a user's bucket. Local files are read directly; everything else goes through fsspec.
+Owns how a byte range is fetched, and what a failure of storage means. Knows nothing of formats, and
+never writes into a user's bucket. Local files are read directly; everything else goes through
+fsspec.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _counting = threading.Lock()
 
 
 class Storage:
-    """Reads files by URL. Picklable; credentials in `storage_options` (as fsspec takes them) are never shown.
+    """Read files by URL. Picklable; the credentials in `storage_options` are never shown.
 
-    Transient failures are tried again up to `attempts` times with exponential backoff and jitter, starting at
-    `first_wait` seconds, and no read takes longer than `deadline` seconds, tries together. Then, or at once where
-    trying again is no use: DataError, or ConfigError where access is refused. `allow_pipe`: whether `pipe:COMMAND` may
-    be run (by `pipes`). `cache` keeps ranges of remote files that are known by a mark. `counters`
-    counts in this process.
+    `storage_options`: those of fsspec. Transient failures are retried up to `attempts` times, with
+    exponential backoff from `first_wait` seconds and jitter; no read takes longer than `deadline`
+    seconds, retries included. Then, or at once if no retry can help: DataError, or ConfigError if
+    access is refused. `allow_pipe`: whether `pipes` may run `pipe:COMMAND`. `cache`: for ranges of
+    remote files whose mark is known. `counters`: of this process.
     """
 
     def __init__(
@@ -71,25 +72,26 @@ class Storage:
         self.attempts, self.deadline, self.first_wait = attempts, deadline, first_wait
         self.allow_pipe, self.cache = allow_pipe, cache
         self.counters = Counters()
-        self._known: dict[str, tuple[float, int, str]] = {}
+        self._info: dict[str, tuple[float, int, str]] = {}
         self._first_times = FirstTimes()
 
     def __repr__(self) -> str:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}, "_first_times": FirstTimes(), "counters": Counters()}
+        return {**self.__dict__, "_info": {}, "_first_times": FirstTimes(), "counters": Counters()}
 
     def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
-        """The file for reading, seekable, positioned at 0. `buffer`: bytes fetched at once, 0: exactly what is asked.
+        """Open the file for reading, seekable, at 0.
 
-        Remote reads inside it have the same retries and deadline as any other. `mark`: that of the file as it is now,
-        where it is known; without one nothing of it is cached.
+        `buffer`: bytes per fetch; 0 fetches exactly what is asked for. Remote reads inside it have
+        the same retries and deadline. `mark`: the file's current mark; without it, nothing of the
+        file is cached.
         """
         path = local_path(url)
         if path is not None:
             size = LOCAL_BUFFER if buffer is None else buffer
-            return self._in_time(url, lambda: local_files.open_file(path, size), "open")
+            return self._with_deadline(url, lambda: local_files.open_file(path, size), "open")
         whole = self.size(url)
         raw = RangeFile(
             lambda begin, end: self.read_unchecked(url, [(begin, end)], whole, mark)[0], whole
@@ -98,16 +100,16 @@ class Storage:
         return io.BufferedReader(raw, size) if size else raw  # type: ignore[return-value]
 
     def read_range(self, url: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end) of the file. DataError when the file gives any other number of bytes."""
+        """Return bytes [begin, end). DataError if the file gives another number of bytes."""
         return self.read_ranges(url, [(begin, end)])[0]
 
     def read_ranges(
         self, url: str, ranges: Sequence[tuple[int, int]], size: int | None = None, mark: str = ""
     ) -> list[bytes]:
-        """Several ranges of one file; with `size`, DataError when the file is not what it was, as by `check_size`."""
+        """Return several ranges of one file; with `size`, first check it as `check_size` does."""
         path = local_path(url)
         if path is not None:
-            found, pieces = self._in_time(url, lambda: local_files.read_ranges(path, ranges))
+            found, pieces = self._with_deadline(url, lambda: local_files.read_ranges(path, ranges))
             if size is not None:
                 self._check_local(url, size, mark, found)
         else:
@@ -120,7 +122,10 @@ class Storage:
     def read_unchecked(
         self, url: str, ranges: Sequence[tuple[int, int]], size: int | None, mark: str
     ) -> list[bytes]:
-        """Ranges of a remote file that is known to be of this size and mark: kept ones, where there is a cache."""
+        """Return ranges of a remote file whose size and mark are known.
+
+        Cached ranges come from the cache, if there is one.
+        """
 
         def fetch(spans: Sequence[tuple[int, int]]) -> list[bytes]:
             pieces = self._read_remote(url, spans)
@@ -145,73 +150,76 @@ class Storage:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
                 raise DataError(
-                    f"{len(piece)} bytes came back for the {end - begin} asked for: the file has "
-                    "changed or is cut "
-                    "off, or its server ignores byte ranges",
+                    f"{len(piece)} bytes came back instead of the {end - begin} asked for: the "
+                    "file has changed or is cut off, or its server ignores byte ranges",
                     shard=redact(url),
                     offset=begin,
                 )
 
     def read_all(self, url: str) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         path = local_path(url)
         if path is not None:
-            return self._in_time(url, lambda: local_files.read_whole(path))
+            return self._with_deadline(url, lambda: local_files.read_whole(path))
         return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
 
     def read_if_exists(self, url: str) -> bytes | None:
-        """The whole file, None where there is none."""
+        """Return the whole file, or None if it does not exist."""
         path = local_path(url)
         if path is not None:
             return self.read_all(url) if os.path.exists(path) else None  # noqa: PTH110
         return self.on_filesystem(url, read_whole_if_exists)
 
     def size(self, url: str) -> int:
-        """Bytes of the file as it is now."""
+        """Return the file's current size in bytes."""
         path = local_path(url)
         if path is not None:
-            return self._in_time(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
-        return self._now(url)[0]
+            return self._with_deadline(url, lambda: os.stat(path).st_size, "stat")  # noqa: PTH116
+        return self._current_info(url)[0]
 
     def check_size(self, url: str, size: int, mark: str = "") -> None:
-        """DataError when the file's size differs, or its `mark`, where there is one.
+        """Raise DataError if the file's size differs, or its `mark`, if there is one.
 
-        A remote file's mark is what `listing.mark_of` tells; an answer is trusted for half a minute. A local file's
-        time may be another on each node that has a copy: it must stay what it was at the first look from here.
+        The mark of a remote file is `listing.mark_of`; an answer is trusted for 30 s. The time of a
+        local file may differ on each node that has a copy, so it must only stay what it was when
+        this process first looked.
         """
         path = local_path(url)
         if path is not None:
-            self._check_local(url, size, mark, self._in_time(url, lambda: os.stat(path), "stat"))  # noqa: PTH116
+            found_now = self._with_deadline(url, lambda: os.stat(path), "stat")  # noqa: PTH116
+            self._check_local(url, size, mark, found_now)
             return
         now = time.monotonic()
-        asked, found, marked = self._known.get(url, (-_TRUSTED_S, -1, ""))
+        asked, found, mark_now = self._info.get(url, (-_TRUSTED_S, -1, ""))
         if url.startswith("memory://") or found != size or now - asked >= _TRUSTED_S:
-            found, marked = self._now(url)
-            if len(self._known) > 4096:  # a bound on memory, not a policy
-                self._known = {}
-            self._known[url] = now, found, marked
+            found, mark_now = self._current_info(url)
+            if len(self._info) > 4096:  # bounds memory, and has no other purpose
+                self._info = {}
+            self._info[url] = now, found, mark_now
         self._compare(url, size, found)
-        if mark and marked and mark != marked:
+        if mark and mark_now and mark != mark_now:
             raise DataError(
-                "the shard changed since it was indexed: it is of the same size, but was written "
-                "again, as its etag or "
-                f"time tells ({mark} then, {marked} now)",
+                "the shard changed since it was indexed: its size is the same, but it was "
+                f"written again: its etag or time was {mark} and is {mark_now}",
                 shard=redact(url),
                 offset=0,
             )
 
-    def _now(self, url: str) -> tuple[int, str]:
-        """A remote file's size and mark."""
+    def _current_info(self, url: str) -> tuple[int, str]:
+        """Return a remote file's current size and mark."""
         info = self.on_filesystem(url, fresh_info, "stat")
         if info.get("size") is None:
             raise ConfigError(
-                f"{redact(url)}: the server does not tell the file's size, which reading by "
-                "ranges needs"
+                f"the server of {redact(url)} does not report the file's size, which reading by "
+                "ranges needs: copy the file to other storage"
             )
         return int(info["size"]), mark_of(info)
 
     def on_filesystem(self, url: str, operation: Callable[[Any, str], T], doing: str = "read") -> T:
-        """`operation(filesystem, path in it)` of fsspec with retries and the deadline, each try in its own thread."""
+        """Return `operation(filesystem, path)` on fsspec, with retries and the deadline.
+
+        Each try runs in its own thread. `doing`: the verb for messages.
+        """
         fs, name = self.filesystem(url)
 
         def ask() -> T:
@@ -221,30 +229,38 @@ class Storage:
                 raise
             except REFUSALS as error:
                 raise ConfigError(
-                    f"cannot {doing} {redact(url)}: {self._shown(url, error)}"
+                    f"cannot {doing} {redact(url)}: {self._describe(url, error)}"
                 ) from None
 
         if "memory" in protocols(fs):
             return self.call(url, ask, doing)
-        return self._in_time(url, ask, doing)
+        return self._with_deadline(url, ask, doing)
 
     def filesystem(self, url: str) -> tuple[Any, str]:
-        """The fsspec filesystem of a URL and the path in it; ConfigError for a protocol that is not to be had."""
+        """Return the fsspec filesystem of a URL, and the path in it.
+
+        ConfigError if the protocol is not available, DataError if the server cannot be reached.
+        """
         try:
             return filesystem_of(url, self.storage_options)
         except (ValueError, ImportError, TypeError) as error:
-            raise ConfigError(f"cannot reach {redact(url)}: {self._shown(url, error)}") from None
-        except storage_errors() as error:  # some connect at once
+            raise ConfigError(f"cannot reach {redact(url)}: {self._describe(url, error)}") from None
+        except storage_errors() as error:  # some filesystems connect here
             raise DataError(
-                f"cannot be reached: {self._shown(url, error)}", shard=redact(url), transient=True
+                f"cannot be reached: {self._describe(url, error)}",
+                shard=redact(url),
+                transient=True,
             ) from None
 
-    def _in_time(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
-        """As by `call`; each try is in another thread, and may not take all of the time there is if it hangs."""
+    def _with_deadline(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
+        """Run as `call` does; each try has half of the deadline, in another thread."""
         return self.call(url, lambda: run_within(self.deadline / 2, operation), doing)
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
-        """`operation()` with retries; storage's own errors become ConfigError or DataError that name the file."""
+        """Return `operation()`, with retries.
+
+        Errors of storage become ConfigError or DataError, which name the file.
+        """
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(is_transient),
             stop=tenacity.stop_after_attempt(self.attempts)
@@ -266,11 +282,14 @@ class Storage:
 
     @contextmanager
     def translate_errors(self, url: str, doing: str = "read") -> Iterator[None]:
-        """Inside, storage's own errors become ours. Their causes are cut off: they may show credentials."""
+        """Raise DataError or ConfigError for storage errors inside.
+
+        Their causes are cut off: they may show credentials.
+        """
         try:
             yield
         except storage_errors() as error:
-            raise self._translated(url, doing, error) from None
+            raise self._translate(url, doing, error) from None
 
     def _read_remote(self, url: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         def one(span: tuple[int, int]) -> bytes:
@@ -293,9 +312,8 @@ class Storage:
         self._compare(url, size, found.st_size)
         if mark and self._first_times.differs((url, mark), found):
             raise DataError(
-                "the shard changed while it was being read: it is of the same size, but was "
-                "written again, as its time "
-                "tells",
+                "the shard changed while it was being read: its size is the same, but its time "
+                "shows that it was written again",
                 shard=redact(url),
                 offset=0,
             )
@@ -303,43 +321,41 @@ class Storage:
     def _compare(self, url: str, expected: int, found: int) -> None:
         if found != expected:
             raise DataError(
-                f"the shard changed since it was indexed: {expected} bytes then, {found} now",
+                f"the shard changed since it was indexed: it had {expected} bytes then, {found} "
+                "now",
                 shard=redact(url),
                 offset=min(expected, found),
             )
 
-    def _shown(self, url: str, error: BaseException) -> str:
+    def _describe(self, url: str, error: BaseException) -> str:
         return redact_text(f"{type(error).__name__}: {error}", self.storage_options, url)
 
-    def _translated(self, url: str, doing: str, error: BaseException) -> ConfigError | DataError:
+    def _translate(self, url: str, doing: str, error: BaseException) -> ConfigError | DataError:
         if isinstance(error, FileNotFoundError):
             return DataError(f"cannot {doing} the file: it does not exist", shard=redact(url))
         if isinstance(error, (IsADirectoryError, NotADirectoryError)):
             other = (
-                "a folder is in the file's place"
+                "it is a folder"
                 if isinstance(error, IsADirectoryError)
-                else "its folder is none"
+                else "its parent is not a folder"
             )
             return DataError(f"cannot {doing} the file: {other}", shard=redact(url))
         if isinstance(error, NotAFileError):
             return DataError(f"cannot {doing} the file: {error}", shard=redact(url))
         if isinstance(error, PERMANENT) or status_of(error) in {401, 403}:
-            return ConfigError(f"cannot {doing} {redact(url)}: {self._shown(url, error)}")
-        passing = is_transient(error)
-        tries = f" (tried {self.attempts} times or {self.deadline:g} s)" if passing else ""
+            return ConfigError(f"cannot {doing} {redact(url)}: {self._describe(url, error)}")
+        transient = is_transient(error)
+        tries = f" after {self.attempts} attempts or {self.deadline:g} s" if transient else ""
         return DataError(
-            f"cannot {doing} the file{tries}: {self._shown(url, error)}",
+            f"cannot {doing} the file{tries}: {self._describe(url, error)}",
             shard=redact(url),
-            transient=passing,
+            transient=transient,
         )
-
-
-# What a process counts of its reads from storage.
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What was counted: tries after a failure, and ranges found, or not, in the cache on disk."""
+    """Counts of this process: retries, and ranges found or not found in the disk cache."""
 
     retries: int = 0
     cache_hits: int = 0

@@ -1,4 +1,8 @@
-"""fsspec's filesystems: which one a URL means, with which settings, and what is asked of one without being fooled."""
+"""Choose the fsspec filesystem of a URL and its settings; hide credentials in its log lines.
+
+At DEBUG, fsspec and its filesystems log whole URLs. A filter on their loggers redacts the text. The
+logs of the libraries below them (such as botocore) are out of its reach.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,25 @@ import fsspec.core
 from rayingest.storage.redact import redact_text
 
 _S3_CONFIG = {"max_pool_connections": 64, "retries": {"total_max_attempts": 1}}
-"""Connections of a process: by default 10, which others would wait for. Tries of a call: by default five for each of
-ours, so that an address with nobody at it took most of a minute to be told.
+"""Settings of botocore.
+
+Connections per process: with the default of 10, other reads would wait. Attempts per call: with the
+default of five for each attempt here, an address without a server took most of a minute to fail.
 """
 _S3_WITH_USER = re.compile(r"(^|::)s3a?://(?!arn:)[^/]*(@|:(?!\d+/).*@)")
-"""With a password that may have a slash in it. s3fs takes all of it for a bucket's name, asks for that and logs it."""
+"""A user, or a password that may contain a slash.
+
+s3fs would take both for the bucket's name, and log it.
+"""
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The filesystem and the path in it. Raises what fsspec and the library below it do."""
+    """Return the filesystem, and the path in it. Raises errors of fsspec and its libraries."""
     hide_credentials()
     if _S3_WITH_USER.search(url):
         raise ValueError(
-            'an s3:// URL has no user and password: give storage_options={"key": ..., "secret": ...}'
+            "an s3:// URL cannot have a user or password: give "
+            'storage_options={"key": ..., "secret": ...}'
         )
     if url.startswith(("s3://", "s3a://")):
         options = {
@@ -37,12 +47,12 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def protocols(fs: Any) -> tuple[str, ...]:
-    """What the URLs of its files begin with."""
+    """Return the protocols of a filesystem's URLs."""
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 def read_whole_if_exists(fs: Any, name: str) -> bytes | None:
-    """A file's bytes; None where there is none."""
+    """Return a file's bytes, or None if it does not exist."""
     try:
         return bytes(fs.cat_file(name))
     except FileNotFoundError:
@@ -50,16 +60,9 @@ def read_whole_if_exists(fs: Any, name: str) -> bytes | None:
 
 
 def fresh_info(fs: Any, name: str) -> dict[str, Any]:
-    """What is known of a file now: a listing that the filesystem remembers would hide that it has changed."""
+    """Return the current info of a file, without the filesystem's cached listing."""
     fs.invalidate_cache(fs._parent(name))
     return dict(fs.info(name))
-
-
-# fsspec's own log lines, and those of its file systems, without credentials: at DEBUG they write
-# whole URLs.
-#
-# Owns a filter on these loggers, which changes nothing but text. What the libraries below it
-# (botocore and its like) write when told to is theirs.
 
 
 _LOGGERS = (
@@ -69,7 +72,7 @@ _LOGGERS = (
 
 
 class _Redacted(logging.Filter):
-    """Lets everything pass, redacted; of an exception only its last line, as its frames quote more."""
+    """Redact every record; of an exception keep the last line only, since its frames quote more."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -84,6 +87,6 @@ _FILTER = _Redacted()
 
 
 def hide_credentials() -> None:
-    """From now on, in this process; once is enough."""
+    """Install the filter, for this process; calling it again is harmless."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_FILTER)

@@ -1,7 +1,7 @@
-"""The index of a data set, kept as one file so that it is made once.
+"""Cache the index of a dataset in one file, so that it is built once.
 
-Owns where that file lies, what makes it stale, and that one process of a node makes it while the others wait. No
-credentials are in it. A file of another version counts as absent.
+Owns where the file is, what makes it stale, and that one process of a node builds it while others
+wait. The file holds no credentials. A file of another version counts as absent.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _log = logging.getLogger("rayingest")
 
 
 def cache_folder() -> Path:
-    """The user's folder for indexes, not necessarily there yet."""
+    """Return the user's folder for indexes, which need not exist yet."""
     return Path(platformdirs.user_cache_dir("rayingest")) / "index"
 
 
 @dataclass(frozen=True)
 class IndexCache:
-    """The kept index of one data set read in one way.
+    """The cached index of one dataset, read in one way.
 
-    `index`: path or URL of the file to keep it in, or of a folder (ends in "/" or exists as one); None: the user's
-    cache folder. `options` are the format's.
+    `index`: path or URL of the file, or of a folder (it ends in "/" or exists); None: the user's
+    cache folder. `options`: the format's.
     """
 
     listing: Listing
@@ -58,11 +58,12 @@ class IndexCache:
 
     @property
     def key(self) -> str:
-        """32 hex digits of the data set's name and the way it is read; not of its contents, whose change makes a kept
-        index stale, to be replaced.
+        """32 hex digits of the dataset's name and the way it is read.
+
+        They do not depend on the contents, whose change makes a cached index stale.
         """
         digest = hashlib.blake2b(json.dumps(self._header, sort_keys=True).encode(), digest_size=16)
-        digest.update("\0".join([redact(self.listing.root), *self._shown_paths]).encode())
+        digest.update("\0".join([redact(self.listing.root), *self._safe_paths]).encode())
         return digest.hexdigest()
 
     @property
@@ -80,16 +81,16 @@ class IndexCache:
         return self.index
 
     def load(self) -> Manifest | None:
-        """The kept manifest while shards, sizes, marks and the way of reading are what they were; else None.
+        """Return the cached manifest, or None if shards, sizes, marks or the way of reading differ.
 
-        Raises ConfigError where `index` names a file of something else, which is not to be overwritten.
+        ConfigError if `index` names a file of another program, which is not overwritten.
         """
         return self._file.load(self._manifest)
 
     def save(self, manifest: Manifest) -> None:
-        """Keep the manifest. In the user's cache folder a failure is only warned of."""
+        """Write the manifest. In the user's cache folder, a failure is only logged."""
         columns: dict[str, Any] = {
-            "paths": self._shown_paths,
+            "paths": self._safe_paths,
             "marks": list(manifest.marks),
             "sizes": manifest.sizes,
         }
@@ -110,11 +111,11 @@ class IndexCache:
         }
 
     @property
-    def _shown_paths(self) -> list[str]:
-        """Paths as they may be stored: those of signed URLs have credentials in their query."""
+    def _safe_paths(self) -> list[str]:
+        """Paths without credentials, which the query of a signed URL has."""
         root = self.listing.root
-        shown_root = len(redact(root))
-        return [redact(root + path)[shown_root:] for path in self.listing.paths]
+        safe_root = len(redact(root))
+        return [redact(root + path)[safe_root:] for path in self.listing.paths]
 
     def _is_remote_folder(self) -> bool:
         if self.index is None or local_path(self.index) is not None:
@@ -123,7 +124,7 @@ class IndexCache:
 
     def _manifest(self, header: dict[str, Any], columns: dict[str, Any]) -> Manifest | None:
         listing = self.listing
-        same = header == self._header and columns["paths"] == self._shown_paths
+        same = header == self._header and columns["paths"] == self._safe_paths
         if (
             not same
             or tuple(columns["marks"]) != listing.marks
@@ -136,20 +137,22 @@ class IndexCache:
 
 @contextmanager
 def node_lock(key: str, timeout: float = -1) -> Iterator[None]:
-    """Inside, no other process of this user and node is inside with this key. Waits `timeout` seconds, -1: for ever.
+    """Exclude all other processes of this user and node that hold this key.
 
-    The operating system frees the lock of a process that dies. ConfigError when the wait is over.
+    Waits `timeout` seconds, -1: without limit; then ConfigError. The operating system frees the
+    lock of a process that dies.
     """
     lock = filelock.FileLock(str(_lock_folder() / f"{key}.lock"))
     try:
         lock.acquire(blocking=False)
     except filelock.Timeout:
-        _log.info("waiting for another process that makes the index %s", key)
+        _log.info("waiting for another process that builds the index %s", key)
         try:
             lock.acquire(timeout=timeout)
         except filelock.Timeout:
             raise ConfigError(
-                f"another process has been making the index {key} for more than {timeout:g} s"
+                f"another process has been building the index {key} for more than {timeout:g} s: "
+                "wait, or end it"
             ) from None
     try:
         yield
@@ -161,7 +164,7 @@ def _lock_folder() -> Path:
     folder = cache_folder().parent / "locks"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written to
+    except OSError:  # the home folder is not writable
         folder = Path(tempfile.gettempdir()) / f"rayingest-{os.getuid()}"
         folder.mkdir(exist_ok=True)
     return folder

@@ -1,7 +1,7 @@
-"""`pipe:COMMAND`: what a shell command writes, taken as a shard that is read once from beginning to end.
+"""Read `pipe:COMMAND`: the output of a shell command is a shard, read once from begin to end.
 
-Owns the process: that its output is complete or an error, that it answers in time, and that nothing of it is left.
-Whether commands may be run is for `Storage` to say, and it says no until asked.
+Owns the process: its output is complete or an error, it answers in time, and nothing of it remains.
+`Storage` says whether commands may run; by default they may not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rayingest.storage.listing import UNKNOWN_SIZE, FileInfo
 from rayingest.storage.redact import PIPE, redact, redact_text
 
 _CHUNK = 1 << 20
-_SHOWN_COMPLAINT = 300
+_SHOWN_STDERR = 300
 _SECRET_VARIABLE = re.compile(
     r"secret|token|passw|key|sas|credential|connection_string|auth", re.IGNORECASE
 )
@@ -34,22 +34,24 @@ _NUMBERS = re.compile(r"(\{\d+\.\.\d+\})")
 
 
 def is_pipe(url: str) -> bool:
-    """Whether it names a command instead of a file."""
+    """Return whether the URL names a command instead of a file."""
     return url.startswith(PIPE)
 
 
 def check_allowed(storage: Storage, url: str) -> None:
-    """ConfigError unless commands may be run."""
+    """Raise ConfigError unless commands may run."""
     if not storage.allow_pipe:
         raise ConfigError(
-            f"{redact(url)!r} would run a shell command, which is not done by default; give a "
-            "path or URL, or, where "
-            "you trust the command, read_webdataset(..., allow_pipe=True)"
+            f"{redact(url)!r} would run a shell command, which is refused by default: give a path "
+            "or URL, or, if you trust the command, read_webdataset(..., allow_pipe=True)"
         )
 
 
 def list_commands(storage: Storage, url: str) -> list[FileInfo]:
-    """One shard for each command: number ranges as in `{000..009}` stand for several, other braces are the shell's."""
+    """Return one shard per command.
+
+    A number range such as `{000..009}` gives several commands; other braces are the shell's.
+    """
     check_allowed(storage, url)
     parts = [
         list(bracex.iexpand(part)) if _NUMBERS.fullmatch(part) else [part]
@@ -59,22 +61,22 @@ def list_commands(storage: Storage, url: str) -> list[FileInfo]:
 
 
 def stream_output(storage: Storage, url: str) -> Generator[bytes, None, None]:
-    """What the command writes, in chunks of at most 1 MiB. To be closed where it is not read to its end.
+    """Yield the command's output in chunks of at most 1 MiB.
 
-    The command runs in bash with `pipefail`, or in sh where there is no bash, with nothing to read. DataError when it
-    ends with any status but 0, or writes nothing within the storage's deadline. It is not run again: what can fail
-    for a moment is for the command to try again.
+    Close it if you do not read to the end. The command runs in bash with `pipefail`, or in sh if
+    there is no bash, without input. DataError if it ends with a status other than 0, or writes
+    nothing within the storage's deadline. It is not run again: a command must do its own retries.
     """
     check_allowed(storage, url)
     shard, at = redact(url), 0
     with (
-        tempfile.TemporaryFile() as complaints,
-        _running(url.removeprefix(PIPE), complaints) as process,
+        tempfile.TemporaryFile() as stderr,
+        _run(url.removeprefix(PIPE), stderr) as process,
     ):
         for chunk in _chunks(process, storage.deadline):
             if chunk is None:
-                silent = f"the command wrote nothing for {storage.deadline:g} s"
-                raise DataError(silent, shard=shard, offset=at, transient=True)
+                reason = f"the command wrote nothing for {storage.deadline:g} s"
+                raise DataError(reason, shard=shard, offset=at, transient=True)
             at += len(chunk)
             yield chunk
         try:
@@ -85,12 +87,12 @@ def stream_output(storage: Storage, url: str) -> Generator[bytes, None, None]:
                 f"the command has not ended {after}", shard=shard, offset=at, transient=True
             ) from None
         if status:
-            said = redact_text(
-                _tail(complaints), {**_secret_variables(), **storage.storage_options}, url
+            message = redact_text(
+                _tail(stderr), {**_secret_variables(), **storage.storage_options}, url
             )
-            # What ended it is not known: it may have been the network.
+            # The cause is unknown, and may be the network.
             raise DataError(
-                f"the command ended with status {status}: {said}",
+                f"the command ended with status {status}: {message}",
                 shard=shard,
                 offset=at,
                 transient=True,
@@ -98,7 +100,7 @@ def stream_output(storage: Storage, url: str) -> Generator[bytes, None, None]:
 
 
 def _chunks(process: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
-    """Pieces of the output as they come; None, once, when the wait for the next is over."""
+    """Yield pieces of the output; None, once, if the next does not come in time."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)
@@ -111,13 +113,13 @@ def _chunks(process: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes
 
 
 @contextmanager
-def _running(command: str, complaints: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in a process group of its own, of which nothing is left afterwards."""
-    process = subprocess.Popen(  # noqa: S603 (the user's own command, asked for with allow_pipe)
+def _run(command: str, stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command in its own process group; end the whole group on exit."""
+    process = subprocess.Popen(  # noqa: S603 (the user's own command, allowed by allow_pipe)
         [*_shell(), command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=complaints,
+        stderr=stderr,
         start_new_session=True,
     )
     try:
@@ -133,7 +135,7 @@ def _running(command: str, complaints: IO[bytes]) -> Iterator[subprocess.Popen[b
 
 def _shell() -> Sequence[str]:
     bash = shutil.which("bash")
-    # Otherwise the status of a pipeline is that of its last command alone: a cut download would pass.
+    # Without pipefail, a pipeline has the status of its last command: a cut download would pass.
     return [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
 
 
@@ -141,8 +143,10 @@ def _secret_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)}
 
 
-def _tail(complaints: IO[bytes]) -> str:
-    """The end of what it wrote to its standard error."""
-    length = complaints.seek(0, os.SEEK_END)
-    complaints.seek(max(0, length - _SHOWN_COMPLAINT))
-    return complaints.read().decode("utf-8", "backslashreplace").strip() or "it said nothing"
+def _tail(stderr: IO[bytes]) -> str:
+    """Return the end of the command's standard error."""
+    length = stderr.seek(0, os.SEEK_END)
+    stderr.seek(max(0, length - _SHOWN_STDERR))
+    return (
+        stderr.read().decode("utf-8", "backslashreplace").strip() or "its standard error is empty"
+    )

@@ -1,4 +1,7 @@
-"""Byte ranges of a file, put together to few requests: one costs about as much as some hundred kilobytes."""
+"""Join byte ranges of a file into few requests, and read a file by ranges as a Python file.
+
+A request costs about as much as some hundred kilobytes.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Range = tuple[int, int]
-"""From a byte up to and without another."""
+"""Bytes [begin, end)."""
 
 _GAP = 256 << 10
 _MOST = 8 << 20
 
 
 def coalesce(ranges: Sequence[Range], gap: int = _GAP, most: int = _MOST) -> list[Range]:
-    """Ranges in ascending order that hold all of these: neighbours less than `gap` apart are joined, up to `most`
-    bytes. A longer one stays in one piece.
+    """Return ascending ranges that contain all given ones.
+
+    Neighbours less than `gap` bytes apart are joined, up to `most` bytes. A longer range stays
+    whole.
     """
     spans: list[Range] = []
     for begin, end in sorted(ranges):
@@ -31,7 +36,7 @@ def coalesce(ranges: Sequence[Range], gap: int = _GAP, most: int = _MOST) -> lis
 def slice_spans(
     ranges: Sequence[Range], spans: Sequence[Range], pieces: Sequence[bytes]
 ) -> list[bytes]:
-    """The bytes of each range, given those of `coalesce` ones; fewer where a piece is cut off."""
+    """Return the bytes of each range from those of `coalesce`; fewer if a piece is cut off."""
     begins = [begin for begin, _ in spans]
     parts = []
     for begin, end in ranges:
@@ -42,11 +47,8 @@ def slice_spans(
     return parts
 
 
-# A file that is read by ranges, as a Python file.
-
-
 class RangeFile(io.RawIOBase):
-    """A remote file as a Python file of this size: each read is one call of `read(begin, end)`."""
+    """A remote file of this size as a Python file: each read calls `read(begin, end)` once."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""URLs as they may be shown: without user names, passwords and signatures.
+"""Redact URLs: remove user names, passwords and signatures.
 
-Owns nothing but text. Everything that puts a URL, or another library's message that may hold one, into an error, a log
-line, a schema or a file goes through here.
+Owns nothing but text. Every URL, and every message of another library that may contain one, passes
+through here on its way into an error, a log line, a schema or a file.
 """
 
 from __future__ import annotations
@@ -14,34 +14,39 @@ from typing import Any
 _CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*(?:://|::))")
 _URL = re.compile(
     r"^([A-Za-z][\w+.-]*)(://|(?<=..):/)(.*)$", re.DOTALL
-)  # one slash: a URL that was taken for a path
+)  # one slash: a URL that was normalized as a path
 _URL_IN_TEXT = re.compile(
-    # Only from where a word begins, so that a long one is gone through once; a URL begins at the word's first letter.
+    # Matches only at the begin of a word, so that a long word is scanned once; a URL begins at
+    # the word's first letter.
     r"(?<![\w+.-])((?:(?![A-Za-z])[\w+.-])*+)([A-Za-z][\w+.-]*+://[^\s'\"<>]*)"
 )
 _QUERY_VALUE = re.compile(r"([?&][^=&?]*=)[^&]*")
 _CONTAINER_BEFORE_AT = ("abfs", "abfss", "wasb", "wasbs")
 _OPEN_OPTION = re.compile(
-    r"anon|endpoint_url|region\w*|project|profile|account_name|\w*protocol|addressing_style|signature_version|scheme|"
+    r"anon|endpoint_url|region\w*|project|profile|account_name|\w*protocol|addressing_style|"
+    r"signature_version|scheme|"
     r"\w*cache\w*|consistency|host|port|mode|access",
     re.IGNORECASE,
 )
 _SHORTEST_SECRET = 4
 _LONG, _CUT, _LONG_WORD = 3000, 2000, 1000
-"""Characters of a text from which on it is cut, to how many, and of a word that is then cut too. What was cut is not
-cut again, with a little more around it.
+"""Lengths in characters: a text longer than the first is cut to the second.
+
+A word longer than the third may be cut too. A text that was cut is not cut again, with a little
+more around it.
 """
 _SEPARATORS = re.compile(r"[\s/?&=:@'\"|;<>()]+")
 _TAR = (".tar", ".tgz", ".tar.gz")
 
 PIPE = "pipe:"
-"""How the name of a shard begins that is the output of a shell command."""
+"""The begin of the name of a shard that is the output of a shell command."""
 
 
 def redact(url: str) -> str:
-    """`url` without `user:password@`, and with `***` for each value of its query. A plain path stays as it is.
+    """Return `url` without `user:password@`, and with `***` for each value of its query.
 
-    Of a command are shown its program, the base names of the tars in it, and 8 hex digits to tell it from others.
+    A plain path stays as it is. Of a command, the program, the base names of tars and 8 hex digits,
+    which tell it from others, remain.
     """
     if url.startswith(PIPE):
         return _redact_command(url)
@@ -49,8 +54,9 @@ def redact(url: str) -> str:
 
 
 def redact_text(text: str, options: Mapping[str, Any] | None = None, url: str = "") -> str:
-    """A message with every URL in it redacted, and with `***` for what stands in the storage options, or in `url`
-    where `redact` would not show it.
+    """Return the text with all its URLs redacted, and with `***` for each secret.
+
+    Secrets are the values in the storage options, and the parts of `url` that `redact` hides.
     """
     shown = redact(url)
     hidden = {
@@ -64,10 +70,10 @@ def redact_text(text: str, options: Mapping[str, Any] | None = None, url: str = 
 
 
 def shorten(text: str) -> str:
-    """The text, of a long one its first 2,000 characters and how many more there are.
+    """Return a long text as its first 2,000 characters and the number of the others.
 
-    Without the word that the cut is in, as `redact_text` would not know half a credential: unless that is too long for
-    one, and no URL.
+    The word at the cut is removed, since `redact_text` would not recognize half a credential:
+    unless it is too long for a credential, and no URL.
     """
     if len(text) <= _LONG:
         return text
@@ -91,7 +97,7 @@ def _redact_one(url: str) -> str:
     )
     if (
         suspect and ":" in authority and "@" in path
-    ):  # a password with a slash in it, which should be %2F
+    ):  # a password with a slash, which should be written %2F
         authority, slash, path = path.rpartition("@")[2].partition("/")
     user, at, host = authority.rpartition("@")
     if at and not (scheme in _CONTAINER_BEFORE_AT and ":" not in user):
@@ -110,7 +116,7 @@ def _redact_one(url: str) -> str:
 
 def _without_value(parameter: str) -> str:
     name, equals, _ = parameter.partition("=")
-    # A query without names, as some gateways use, is a token as a whole.
+    # A query without names, as of some gateways, is one token.
     return f"{name}=***" if equals else "***"
 
 
@@ -124,7 +130,7 @@ def _redact_command(url: str) -> str:
 
 
 def _secrets(options: Any, name: str = "") -> Iterator[str]:
-    """All text in the options, save where the option's name says that it is no secret; parts of composed text too."""
+    """Yield all text in the options, and its parts, unless the option's name is public."""
     if isinstance(options, Mapping):
         for key, value in options.items():
             yield from _secrets(value, str(key))
@@ -134,7 +140,7 @@ def _secrets(options: Any, name: str = "") -> Iterator[str]:
     elif isinstance(options, bytes):
         yield from _secrets(options.decode("utf-8", "backslashreplace"), name)
     elif isinstance(options, str) and not _OPEN_OPTION.fullmatch(name):
-        # "Bearer TOKEN", "AccountName=a;AccountKey=KEY": messages quote the parts.
+        # Messages quote parts of values such as "Bearer TOKEN" and "AccountName=a;AccountKey=KEY".
         parts = re.split(r"[\s;,]+", options)
         composed = [*parts, *(part.partition("=")[2] for part in parts)]
         yield from (text for text in [options, *composed] if len(text) >= _SHORTEST_SECRET)

@@ -1,7 +1,7 @@
-"""Files of any fsspec storage by name, glob and folder, with as few calls as the storage allows.
+"""List files of any fsspec storage by name, glob and folder, in as few calls as the storage allows.
 
-Many names of one folder are looked up in one listing of it. What a listing leaves unsaid (sizes on web servers) is
-asked file by file, several at once.
+Many names in one folder are looked up in one listing of it. What a listing does not report (sizes
+on web servers) is asked for file by file, several at once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _AT_ONCE = 16
 _WORTH_A_LISTING = 8
 
 Infos = dict[str, dict[str, Any]]
-"""What fsspec tells of files, by their names in the filesystem."""
+"""fsspec's info of files, by their names in the filesystem."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How URLs and a filesystem's own names belong together: URL = before + name[len(cut):] + after."""
+    """Convert between URLs and the filesystem's own names.
+
+    URL = before + name[len(cut):] + after.
+    """
 
     fs: Any
     before: str
@@ -68,7 +71,7 @@ class _Form:
 def list_urls(
     storage: Storage, urls: Sequence[str], suffixes: Sequence[str]
 ) -> dict[str, list[FileInfo]]:
-    """For each name its file, or the files of its folder; an empty list where there is neither."""
+    """Return for each name its file, or the files of its folder; [] if it does not exist."""
     if not urls:
         return {}
     form = _Form.of(storage, urls[0])
@@ -93,7 +96,7 @@ def list_urls(
 
 
 def list_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[FileInfo]:
-    """Files that match; folders that match are left out, as far as `refuse_lost_folders` lets them."""
+    """Return the files that match; `refuse_lost_folders` checks the folders that match."""
     form = _Form.of(storage, url)
     infos: Infos = storage.on_filesystem(
         url, lambda fs, name: _fresh(fs).glob(name, detail=True), "list"
@@ -105,20 +108,19 @@ def list_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[FileI
 
 
 def suggest_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
-    """A few names in the nearest folder that exists, those like the missing one if there are any.
+    """Return a few names in the nearest existing folder, similar ones first.
 
-    None where storage does not tell. DataError where it does not answer: then nobody knows what is missing.
+    [] if the storage cannot list. DataError if it does not answer, since then it is unknown what is
+    missing.
     """
     form = _Form.of(storage, url)
     folder, wanted = form.name(url), ""
     try:
-        while not (
-            infos := storage.on_filesystem(url, lambda fs, _: _names_in(fs, folder), "list")  # noqa: B023
-        ):
+        while not (infos := _list_folder(storage, url, folder)):
             above = form.fs._parent(folder)
             if above == folder or (
                 wanted and _is_web(form.fs)
-            ):  # a web page further up is no folder of this file
+            ):  # a web page above is not the file's folder
                 return []
             folder, wanted = above, folder.rpartition("/")[2]
     except (IngestError, NotImplementedError) as error:
@@ -136,17 +138,13 @@ def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) ->
 
 
 def _look_up(storage: Storage, form: _Form, names: dict[str, str]) -> Infos:
-    """What one listing of each folder tells of the names."""
+    """Return the infos of the names, from one listing per folder."""
     folders = {form.fs._parent(name): url for url, name in names.items()}
     wanted = set(names.values())
     infos: Infos = {}
     for folder, url in folders.items():
-        listed = storage.on_filesystem(
-            url,
-            lambda fs, _, folder=folder: _names_in(fs, folder),  # type: ignore[misc]
-            "list",
-        )
-        infos |= {name: info for name, info in listed.items() if name in wanted}
+        listing = _list_folder(storage, url, folder)
+        infos |= {name: info for name, info in listing.items() if name in wanted}
     return infos
 
 
@@ -159,15 +157,15 @@ def _ask_each(storage: Storage, form: _Form, names: Iterable[str]) -> Infos:
 
 
 def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, FileInfo]:
-    unsaid = [name for name, info in infos.items() if info.get("size") is None]
-    infos = infos | (_ask_each(storage, form, unsaid) if unsaid else {})
+    unknown = [name for name, info in infos.items() if info.get("size") is None]
+    infos = infos | (_ask_each(storage, form, unknown) if unknown else {})
     found = {}
     for name, info in infos.items():
         url = form.url(name)
         if info.get("size") is None:
             raise ConfigError(
-                f"{redact(url)}: the server does not tell the file's size, which reading by "
-                "ranges needs"
+                f"the server of {redact(url)} does not report the file's size, which reading by "
+                "ranges needs: copy the file to other storage"
             )
         found[name] = FileInfo(url, int(info["size"]), mark_of(info))
     return found
@@ -176,10 +174,15 @@ def _with_sizes(storage: Storage, form: _Form, infos: Infos) -> dict[str, FileIn
 def _names_below(fs: Any, folder: str) -> Infos:
     try:
         return dict(_fresh(fs).find(folder, detail=True))
-    except FileNotFoundError as error:  # as of a bucket that there is not
+    except FileNotFoundError as error:  # such as a bucket that does not exist
         if real_error(error) is not error:
             raise
         return {}
+
+
+def _list_folder(storage: Storage, url: str, folder: str) -> Infos:
+    """Return the infos of what is in a folder of the URL's filesystem; {} if it does not exist."""
+    return storage.on_filesystem(url, lambda fs, _: _names_in(fs, folder), "list")
 
 
 def _names_in(fs: Any, folder: str) -> Infos:
@@ -199,7 +202,7 @@ def _info(fs: Any, name: str) -> dict[str, Any] | None:
 
 
 def _fresh(fs: Any, name: str | None = None) -> Any:
-    """The filesystem without what it remembers of earlier listings: shards may have been written since."""
+    """Return the filesystem without its cached listings: shards may have been written since."""
     fs.invalidate_cache(None if name is None else fs._parent(name))
     return fs
 

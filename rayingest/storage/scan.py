@@ -1,6 +1,7 @@
-"""A scan: what is made of a whole data set once, from parts that know nothing of each other, and kept.
+"""Define a scan: a result about a whole dataset, computed once from independent parts, and cached.
 
-Owns its execution in this process, by threads. The index is one, and so is what a filter says of every sample.
+Owns its execution in this process, by threads. The index is a scan, and so are the answers of a
+filter.
 """
 
 from __future__ import annotations
@@ -15,39 +16,42 @@ T = TypeVar("T")
 Part = Callable[[], Any]
 """A pure function of the data: it may run anywhere, and again."""
 Progress = Callable[[int, int], None]
-"""(parts done, all parts)"""
+"""Report parts done, and all parts."""
 
 
 class Scan(Protocol[T]):
-    """Picklable, without its results."""
+    """A scan. Picklable, without its results."""
 
     @property
     def name(self) -> str:
-        """What is made, in a word or two."""
+        """What the scan builds, in a word or two."""
 
     @property
     def key(self) -> str:
-        """The same in every process that needs the same."""
+        """A key that is equal in every process that needs the same result."""
 
     @property
     def is_light(self) -> bool:
-        """Whether a part is less work than sending it somewhere."""
+        """Whether a part costs less than sending it to another process."""
 
     def load(self) -> T | None:
-        """What is kept, if it still holds."""
+        """Return the cached result if it is up to date, else None."""
 
     def save(self, value: T) -> None:
-        """Keep it."""
+        """Cache the result."""
 
     def parts(self) -> Sequence[Part]:
-        """All parts, in order; small ones, that go together where calls are dear."""
+        """Return all parts, in order: small ones, sent together if calls are expensive."""
 
     def join(self, results: Sequence[Any]) -> T:
-        """The whole of the parts' results, in their order."""
+        """Return the result, given the results of all parts, in order."""
 
 
 def scan_locally(scan: Scan[T], progress: Progress, threads: int = 8) -> T:
-    """What is kept, or else made now, while other processes of this node wait. Raises what a part raised."""
+    """Return the cached result, or compute it now, while other processes of this node wait.
+
+    Raises what a part raises.
+    """
     with node_lock(scan.key):
         value = scan.load()
         if value is None:
@@ -61,7 +65,10 @@ def scan_locally(scan: Scan[T], progress: Progress, threads: int = 8) -> T:
 def run_parts(
     parts: Sequence[Part], progress: Progress | None = None, threads: int = 8
 ) -> list[Any]:
-    """The parts' results. The error of the first part that has one, among those done, ends it; no other is begun."""
+    """Return the parts' results.
+
+    Raises the error of the first failed part among those that are done; no other part begins then.
+    """
     with ThreadPoolExecutor(max(1, min(threads, len(parts))), "rayingest-scan") as pool:
         jobs = [pool.submit(part) for part in parts]
         try:

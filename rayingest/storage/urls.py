@@ -1,7 +1,7 @@
-"""Which shards a user means: paths, folders, globs, brace ranges and lists of them become one listing.
+"""Resolve what `urls` names: paths, folders, globs, brace ranges and lists become one listing.
 
-Owns the order of shards and what is refused before anything is read. How a kind of storage is listed is told by
-`local_listing` and `remote_listing`; nothing here opens a file.
+Owns the order of shards, and what is refused before anything is read. `local_listing` and
+`remote_listing` know how a kind of storage lists files; nothing here opens one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class Listing:
-    """The shards of a data set in their order: `root + paths[i]` is the URL of shard i.
+    """The shards of a dataset, in order: `root + paths[i]` is the URL of shard i.
 
-    `root` is the longest common folder, protocol included, ending in "/", or "". `sizes` are in bytes. `marks` notice
-    change: an etag, else a modification time (ns for local files), else "" where storage tells neither.
+    `root` is the longest common folder, protocol included, ending in "/", or "". `sizes` are in
+    bytes. `marks` change when a shard is written again: an etag, else a modification time (ns for
+    local files), else "".
     """
 
     root: str = field(repr=False)  # URLs may have credentials in them
@@ -47,11 +48,12 @@ class Listing:
         return len(self.paths)
 
     def url(self, shard: int) -> str:
+        """Return the URL of a shard."""
         return self.root + self.paths[shard]
 
     @classmethod
     def of(cls, found: Sequence[FileInfo]) -> Listing:
-        """These shards, in this order."""
+        """Return the listing of these files, in this order."""
         root = _common_folder([shard.url for shard in found])
         return cls(
             root=root,
@@ -68,18 +70,19 @@ def list_shards(
     suffixes: Sequence[str],
     storage: Storage | None = None,
 ) -> Listing:
-    """The shards that `urls` names: a path, folder, glob or brace range, or a list of those, on any fsspec storage.
+    """Return the shards that `urls` names, on any fsspec storage.
 
-    One string gives shards sorted by URL; a list keeps its order, each element sorted in itself. A folder gives all
-    files in it, at any depth, whose name ends in one of `suffixes` (case aside); files named in any other way are taken
-    as they are. ConfigError when nothing matches, a file of a brace range is missing, a list names a shard twice, or
-    the URL is of a kind that is refused.
+    `urls` is a path, folder, glob or brace range, or a list of them. One string gives shards sorted
+    by URL; a list keeps its order, and each element is sorted in itself. A folder gives all its
+    files, at any depth, whose names end in one of `suffixes` (ignoring case); files named in
+    another way are taken as they are. ConfigError if nothing matches, a file of a brace range is
+    missing, a list names a shard twice, or the kind of URL is refused.
     """
     return Listing.of(find_shards(urls, suffixes, storage or Storage(storage_options)))
 
 
 def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[FileInfo]:
-    """As `list_shards`, one by one."""
+    """Return the files of `list_shards`, one by one."""
     if isinstance(urls, str | os.PathLike):
         found = _expand(os.fspath(urls), storage, suffixes)
     else:
@@ -93,7 +96,7 @@ def find_shards(urls: Urls, suffixes: Sequence[str], storage: Storage) -> list[F
 
 
 def may_include(urls: Urls, path: str) -> bool:
-    """Whether a local file of this path, were it there, might be taken for one of the shards that `urls` names."""
+    """Return whether a local file of this path, if it existed, could be a shard of `urls`."""
     given = [urls] if isinstance(urls, str | os.PathLike) else urls
     names = (local_path(name) for url in given for name in _braces(os.fspath(url)))
     real = os.path.realpath(path)
@@ -107,11 +110,11 @@ def _may_hold(name: str, path: str) -> bool:
 
 
 def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[FileInfo]:
-    """The shards of one string, sorted by URL."""
+    """Return the shards of one string, sorted by URL."""
     if pipes.is_pipe(url):
         return sorted(pipes.list_commands(storage, url), key=lambda shard: shard.url)
     if not url.strip():
-        raise ConfigError(f"{url!r} is not a path or URL")
+        raise ConfigError(f"{url!r} is not a path or URL: it is empty")
     names = _braces(url)
     lister = remote_listing if local_path(url) is None else local_listing
     found: dict[str, FileInfo] = {}
@@ -142,7 +145,7 @@ def _braces(url: str) -> list[str]:
         return list(dict.fromkeys(bracex.iexpand(url, keep_escapes=False, limit=MAX_BRACE_NAMES)))
     except bracex.ExpansionLimitException:
         raise ConfigError(
-            f"{redact(url)!r} stands for more than {MAX_BRACE_NAMES} files; use a glob or folder"
+            f"{redact(url)!r} names more than {MAX_BRACE_NAMES} files: use a glob or a folder"
         ) from None
 
 
@@ -150,7 +153,7 @@ def _is_glob(url: str) -> bool:
     path = local_path(url)
     if path is not None:
         return has_wildcard(path) and not os.path.exists(path)  # noqa: PTH110
-    # In a web address a question mark begins the query.
+    # In a web address, a question mark begins the query.
     return has_wildcard(within_url(url).replace("?", "") if re.match(r"https?://", url) else url)
 
 
@@ -170,9 +173,9 @@ def _nothing_there(
         what = f"{redact(url)!r} matches no file"
     path = local_path(missing[0])
     is_folder = path is not None and os.path.isdir(path)  # noqa: PTH112
-    rule = f" (of a folder, files ending in {', '.join(suffixes)} are taken)"
+    rule = f" (of a folder, files that end in {', '.join(suffixes)} are taken)"
     rule = rule if is_folder or not ends_in(missing[0], suffixes) else ""
-    return what + rule + (f"; nearby there are: {', '.join(nearby)}" if nearby else "")
+    return what + rule + (f"; names nearby: {', '.join(nearby)}" if nearby else "")
 
 
 def _refuse_duplicates(found: Sequence[FileInfo]) -> None:
@@ -180,14 +183,17 @@ def _refuse_duplicates(found: Sequence[FileInfo]) -> None:
     for shard in found:
         if shard.url in seen:
             raise ConfigError(
-                f"{redact(shard.url)} is named twice in the list of URLs; a shard is read once an "
-                "epoch"
+                f"{redact(shard.url)} is twice in the list of URLs, and an epoch reads a shard "
+                "once: remove one"
             )
         seen.add(shard.url)
 
 
 def _common_folder(urls: Sequence[str]) -> str:
-    """The longest folder that all URLs share; it never reaches into a query, a command or the far side of a chain."""
+    """Return the longest folder that all URLs share.
+
+    It never includes a query, a command or the far side of a chain.
+    """
     if any(map(pipes.is_pipe, urls)):
         return ""
     low, high = min(urls), max(urls)

@@ -94,7 +94,7 @@ def test_damage_counts_as_absent(tmp_path: Path, damage: object) -> None:
 def test_a_folder_has_one_limit(tmp_path: Path) -> None:
     """Said to whoever comes with another; both options belong together."""
     DiskCache(str(tmp_path), 100).put("a", b"b")
-    with pytest.raises(ri.ConfigError, match="was made with 100"):
+    with pytest.raises(ri.ConfigError, match="was created with 100 bytes"):
         DiskCache(str(tmp_path), 200).put("a", b"b")
     with pytest.raises(ri.ConfigError, match="give both"):
         ri.read_json("x.jsonl", cache_dir=tmp_path)
@@ -138,4 +138,4 @@ def test_a_folder_that_cannot_be_written_to_is_told_of_once(
             b"xy",
             b"xy",
         ]
-    assert caplog.text.count("keeps no more") == 1
+    assert caplog.text.count("takes no more data") == 1

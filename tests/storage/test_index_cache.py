@@ -119,7 +119,7 @@ def test_damaged_files_are_absent_with_a_warning(
         caplog.clear()
         with caplog.at_level(logging.WARNING, "rayingest"):
             assert cache.load() is None
-        assert "made again" in caplog.text
+        assert "is built again" in caplog.text
 
 
 def test_a_file_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_file_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"mine": 1}')
     with pytest.raises(
-        ConfigError, match=r"train\.jsonl is no index of rayingest, and is left as it is"
+        ConfigError, match=r"train\.jsonl is not a cached index of rayingest, and is left unchanged"
     ):
         cache_of(index=str(path)).load()
     assert path.read_text() == '{"mine": 1}'
@@ -154,7 +154,7 @@ def test_unwritable_places_are_an_error_only_where_asked_for(
         cache_of(index=str(tmp_path / "home" / "x.index")).save(manifest_of(LISTING))
     with caplog.at_level(logging.WARNING, "rayingest"):
         cache_of().save(manifest_of(LISTING))
-    assert "the index is not kept" in caplog.text
+    assert "the index is not cached" in caplog.text
 
 
 def build_once(home: str, barrier: Any, built: Any) -> None:

@@ -80,12 +80,12 @@ def test_only_ranges_of_numbers_are_ours() -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("cat {d}/s-0000.tar; exit 3", "ended with status 3: it said nothing"),
+        ("cat {d}/s-0000.tar; exit 3", "ended with status 3: its standard error is empty"),
         ("cat {d}/nope.tar", r"ended with status 1: .*No such file"),
         ("cat {d}/s-0000.tar | head -c 3000", "cut off"),
         ("head -c 5000 {d}/s-0000.tar; kill -9 $$", "cut off|status -9"),
         ("(cat {d}/s-0000.tar; exit 7) | cat", "status 7"),
-        ("cat {d}/s-0000.tar {d}/s-0001.tar", "data follows the tar's end marker"),
+        ("cat {d}/s-0000.tar {d}/s-0001.tar", "data follow the tar's end marker"),
         ("true", "end marker .* is missing"),
         ("nosuchcommand", "status 127"),
     ],
@@ -109,7 +109,7 @@ def test_the_status_counts_where_the_rest_is_left_unread(shards: Path) -> None:
 
 def test_compressed_output_is_pointed_out(shards: Path) -> None:
     """With what to do."""
-    with pytest.raises(ConfigError, match=r"writes gzip; let it end in `\| gzip -dc`"):
+    with pytest.raises(ConfigError, match=r"writes gzip: append `\| gzip -dc`"):
         steps(f"pipe:gzip -c {shards}/s-0000.tar", allow_pipe=True)
     assert (
         sum(map(len, steps(f"pipe:gzip -c {shards}/s-0000.tar | gzip -dc", allow_pipe=True))) == 9

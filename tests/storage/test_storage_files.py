@@ -90,7 +90,7 @@ def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
     assert caught.value.offset == len(DATA) - 5
     assert not caught.value.transient
     with pytest.raises(
-        DataError, match=rf"changed since it was indexed: 7 bytes then, {len(DATA)} now"
+        DataError, match=rf"changed since it was indexed: it had 7 bytes then, {len(DATA)} now"
     ):
         Storage().read_ranges(url, [(0, 5)], 7)
 
@@ -221,7 +221,7 @@ def test_threads_that_wait_for_storage_serve_again_and_end(tmp_path: Path, wait_
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(os.mkfifo, "a pipe, a socket or a device"), (os.mkdir, "a folder is in the file's place")],
+    [(os.mkfifo, "a pipe, a socket or a device"), (os.mkdir, "it is a folder")],
 )
 def test_what_is_no_file_is_an_error_at_once(tmp_path: Path, make: Any, words: str) -> None:
     """Nobody may ever write to a pipe."""

@@ -326,7 +326,7 @@ def test_of_files_in_folders_only_those_that_are_spoiled_are_skipped(
             line["shard"]: (line["sample"], line["error"]) for line in quarantined(tmp_path / name)
         }
         assert told == {
-            str(cut): (4, "the file changed since it was indexed: 100 bytes then, 3 now"),
+            str(cut): (4, "the file changed since it was indexed: it had 100 bytes then, 3 now"),
             str(gone): (59, "cannot read the file: it does not exist"),
         }
     assert streams[0] == streams[1]
