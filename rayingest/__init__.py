@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         read_arrow,
         read_csv,
         read_files,
+        read_format,
         read_hdf5,
         read_images,
         read_json,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
         read_tfrecord,
         read_webdataset,
     )
-    from rayingest.api.readers.format import read_format
-    from rayingest.api.readers.interop import from_ray, from_torch, from_torch_iterable
+    from rayingest.api.readers.ray import from_ray
+    from rayingest.api.readers.torch import from_torch, from_torch_iterable
     from rayingest.api.stream import stream
     from rayingest.execute.cluster.pool import Pool
     from rayingest.trainer.loader import Loader
@@ -48,15 +49,15 @@ _HOMES = {
     "Pad": "rayingest.transforms.padding",
     "Pool": "rayingest.execute.cluster.pool",
     "Tokenize": "rayingest.transforms.text.tokenize",
-    "from_ray": "rayingest.api.readers.interop",
-    "from_torch": "rayingest.api.readers.interop",
-    "from_torch_iterable": "rayingest.api.readers.interop",
+    "from_ray": "rayingest.api.readers.ray",
+    "from_torch": "rayingest.api.readers.torch",
+    "from_torch_iterable": "rayingest.api.readers.torch",
     "load_config": "rayingest.api.config",
     "mix": "rayingest.api.mixture",
     "read_arrow": "rayingest.api.readers",
     "read_csv": "rayingest.api.readers",
     "read_files": "rayingest.api.readers",
-    "read_format": "rayingest.api.readers.format",
+    "read_format": "rayingest.api.readers",
     "read_hdf5": "rayingest.api.readers",
     "read_images": "rayingest.api.readers",
     "read_json": "rayingest.api.readers",
@@ -117,4 +118,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "images", *_HOMES]
+    return __all__

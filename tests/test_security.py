@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.formats import compression
@@ -232,10 +233,11 @@ def test_no_credential_shows_anywhere(
     with data.loader(workers=0) as loader:
         assert sum(len(batch["__index__"]) for batch in loader) == 12
         shown += [repr(loader), repr(loader.stats()), json.dumps(loader.state_dict())]
-    cache = data.index_cache()
+    cache = description_of(data).source.index_cache()
     shown += [
         repr(data),
-        repr(data.work),
+        repr(description_of(data)),
+        repr(description_of(data).work),
         repr(cache),
         repr(cache.load()),
         cache.location,

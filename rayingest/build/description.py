@@ -1,41 +1,46 @@
-"""What a data set is described by: where its data lie, what is done with each sample, in which order, in which batches.
+"""Describe data: where they lie, the work on each sample, the order, and the batches.
 
-Owns the values, and what they say by themselves; what is found out about the data and done with them is the business of
-those who are given one. Users put one together by the methods of a `Dataset`.
+Owns the values that the verbs of a `Dataset` put together, and which features they use. Reads
+nothing: `one_source`, `mixture` and `records` turn the three kinds of descriptions into streams.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from rayingest.formats import get_format
-from rayingest.build.statistic import SampleStatistic
-from rayingest.options.checked import OptionTypeError, option_type
-from rayingest.plan.order.sampler import Sampling
-from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.subset import Limit
+from rayingest.build.compatibility import Feature
 from rayingest.build.ranks import Ranks
+from rayingest.build.statistic import SampleStatistic
+from rayingest.build.weights import Weighting
+from rayingest.execute.stream import Stream
+from rayingest.execute.work import SourceWork
+from rayingest.formats import get_format
+from rayingest.options.checked import OptionTypeError, option_type
+from rayingest.plan.order.packing import Packing
+from rayingest.plan.order.sampler import Sampling
+from rayingest.plan.order.subset import Limit, Part, Skip, Take
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
-from rayingest.execute.stream import Stream
+from rayingest.storage.redact import redact
+from rayingest.transforms.expressions import Expression
 from rayingest.transforms.collate import PACKED_COLUMNS, PackedFields
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Select, Stage
-from rayingest.build.weights import Weighting
-from rayingest.execute.work import SourceWork, Work
 
 if TYPE_CHECKING:
     from rayingest.trainer.loader import PlanView
 
+_SHOWN_URLS = 3
+
 
 @dataclass(frozen=True)
 class Shuffle:
-    """How samples are mixed; None stands for the defaults that the data suggests."""
+    """How samples are mixed. None stands for a default that depends on the data."""
 
     seed: int
     window: int | None
@@ -44,7 +49,9 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Batching:
-    """How samples are put together; `size` counts all ranks' rows of a step, None where `max_tokens` limits each's."""
+    """How samples become batches. `size` counts the rows of a step on all ranks, None with
+    `max_tokens`, which limits the tokens of each rank.
+    """
 
     size: int | None
     partial: str
@@ -56,7 +63,7 @@ class Batching:
 
 @dataclass(frozen=True)
 class Packed:
-    """How samples are packed into rows, and which of their fields."""
+    """How samples are packed into rows, and the fields that are packed."""
 
     rows: Packing
     fields: tuple[str, ...]
@@ -70,7 +77,11 @@ def _pads(value: Any) -> dict[str, Pad]:
 
 Padding = Annotated[
     Mapping[str, Pad],
-    option_type("by field, how it is padded, as in {'tokens': ri.Pad(multiple_of=8)}, or a mapping of its options", _pads),
+    option_type(
+        "by field, how it is padded, as in {'tokens': ri.Pad(multiple_of=8)}, or a mapping of its "
+        "options",
+        _pads,
+    ),
 ]
 
 
@@ -80,33 +91,112 @@ def _fields(value: Any) -> tuple[str, ...]:
         raise TypeError
     for name in names:
         if name in PACKED_COLUMNS:
-            raise OptionTypeError(f"{name!r} is what packing adds itself: rename the field")
+            raise OptionTypeError(f"pack adds a field {name!r} itself: rename yours")
     return names
 
 
 Fields = Annotated[str | Sequence[str], option_type("a field's name, or a list of names", _fields)]
 
 
-@dataclass(frozen=True)
-class Description(ABC):
-    """All that is said of data and of what to do with them.
-
-    `sampling`: who gives the order instead of `shuffling`. `seed`: of all random numbers, where `shuffling` has none.
-    `collate`: the source's own way to put samples together, where `batching` has none.
-    """
+@dataclass(frozen=True, repr=False)
+class Source:
+    """Data in storage, in one format. `options` are the format's own."""
 
     format_name: str
     urls: str | tuple[str, ...]
-    index: str | None = field(default=None, repr=False)
+    index: str | None = None
     block_bytes: int = 2 << 20
     strict: bool = True
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    stages: tuple[Stage, ...] = ()
-    shuffling: Shuffle | None = None
-    batching: Batching | None = None
     allow_pipe: bool = False
     cache: DiskCache | None = None
+
+    def __repr__(self) -> str:
+        urls = [self.urls] if isinstance(self.urls, str) else self.urls
+        shown = ", ".join(map(redact, urls[:_SHOWN_URLS]))
+        return f"{self.format_name} of {shown}{', ...' if len(urls) > _SHOWN_URLS else ''}"
+
+    @property
+    def storage(self) -> Storage:
+        """Access to the files."""
+        return Storage(self.storage_options, allow_pipe=self.allow_pipe, cache=self.cache)
+
+    def index_cache(self) -> IndexCache:
+        """List the shards as they are now, and name the place of their index.
+
+        Raises ConfigError if nothing matches the URLs, DataError if storage does not answer.
+        """
+        storage = self.storage
+        urls = self.urls if isinstance(self.urls, str) else list(self.urls)
+        listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
+        return IndexCache(
+            listing,
+            self.format_name,
+            self.block_bytes,
+            self.strict,
+            self.options,
+            self.index,
+            storage,
+        )
+
+
+@dataclass(frozen=True)
+class Description(ABC):
+    """What the three kinds of data have in common: an order, and batches."""
+
+    shuffling: Shuffle | None = field(default=None, kw_only=True)
+    batching: Batching | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Say in a few words what is read."""
+
+    @abstractmethod
+    def with_stage(self, stage: Stage) -> Self:
+        """Add a stage behind the others. Raises ConfigError if it cannot follow them."""
+
+    @abstractmethod
+    def build_stream(
+        self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
+    ) -> tuple[Stream, PlanView]:
+        """Build one rank's stream, and its plan for a loader.
+
+        Raises ConfigError if data and description do not fit, and the errors of indexing.
+        """
+
+    @property
+    def features(self) -> Iterator[Feature]:
+        """The parts of this description that restrict others."""
+        if self.shuffling is not None:
+            yield Feature.SHUFFLE
+            if self.shuffling.lanes is not None:
+                yield Feature.LANES
+        batching = self.batching
+        if batching is not None:
+            yield Feature.BATCH
+            used = {
+                Feature.BUCKETED: batching.bucketed,
+                Feature.MAX_TOKENS: batching.max_tokens is not None,
+                Feature.PARTIAL: batching.partial != "drop",
+                Feature.COLLATE: batching.collate is not None,
+                Feature.PAD: batching.pad,
+            }
+            yield from (feature for feature, is_used in used.items() if is_used)
+
+
+@dataclass(frozen=True)
+class SourceDescription(Description):
+    """Data from one source, and all that the verbs of a `Dataset` say of them.
+
+    `sampling`: a sampler that decides the order instead of `shuffling`. `seed`: of random numbers,
+    without `shuffling`. `collate`: the source's own way to make batches, without one in `batching`.
+    `limits` choose samples, in this order; a `SampleStatistic` among them is True for the samples
+    to keep.
+    """
+
+    source: Source
+    stages: tuple[Stage, ...] = ()
     sampling: Sampling | None = None
     seed: int = 0
     collate: Callable[[list[dict[str, Any]]], Any] | None = None
@@ -116,50 +206,81 @@ class Description(ABC):
     packing: Packed | None = None
     weighting: Weighting | None = None
 
-    @abstractmethod
-    def planned(
-        self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
-    ) -> tuple[Stream, PlanView]:
-        """A rank's stream, and its plan as a loader sees it. Raises ConfigError, and what indexing does."""
+    def __str__(self) -> str:
+        return f"{self.source}; {len(self.stages)} stages, {self.shuffling}, {self.batching}"
+
+    def with_stage(self, stage: Stage) -> Self:
+        return replace(self, stages=add_stage(self.stages, stage))
 
     @property
     def needs_lengths(self) -> bool:
-        """Whether the order depends on them."""
+        """Whether the order depends on the lengths of samples."""
         batching = self.batching
         return self.packing is not None or (
             batching is not None and (batching.bucketed or batching.max_tokens is not None)
         )
 
     @property
-    def work(self) -> Work:
-        """What workers must know of this."""
-        return self.source_work
-
-    @property
-    def source_work(self) -> SourceWork:
-        """The same, where it is one source that is read; ConfigError where it is not."""
-        format_ = get_format(self.format_name)
-        return SourceWork(format_, self._storage, self.pipeline, self.strict, self.options)
+    def work(self) -> SourceWork:
+        """What workers need to know to read and decode."""
+        source = self.source
+        format_ = get_format(source.format_name)
+        return SourceWork(format_, source.storage, self.pipeline, source.strict, source.options)
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is done with each sample, and how they are put together."""
+        """The work on each sample, and how samples become a batch."""
         seed = self.shuffling.seed if self.shuffling else self.seed
-        collate = self.batching.collate if self.batching else None
-        pad = self.batching.pad if self.batching else {}
         if self.packing is None:
-            return Pipeline(self.stages, seed, collate or self.collate, padding=pad)
+            return make_pipeline(self.stages, seed, self.batching, self.collate)
         names = self.packing.fields
+        pad = self.batching.pad if self.batching else {}
         packed = PackedFields(names, {name: one.value for name, one in pad.items()})
-        return Pipeline((*self.stages, Select({name: name for name in names})), seed, packed=packed)
-
-    def index_cache(self) -> IndexCache:
-        """The data's shards as they are now, and where their index is kept; ConfigError as of `source_work`."""
-        storage = self._storage
-        urls = self.urls if isinstance(self.urls, str) else list(self.urls)
-        listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
-        return IndexCache(listing, self.format_name, self.block_bytes, self.strict, self.options, self.index, storage)
+        stages = (*self.stages, Select({name: name for name in names}))
+        return Pipeline(stages, seed, packed=packed)
 
     @property
-    def _storage(self) -> Storage:
-        return Storage(self.storage_options, allow_pipe=self.allow_pipe, cache=self.cache)
+    def features(self) -> Iterator[Feature]:
+        in_batches = self.sampling is not None and self.sampling.in_batches
+        for feature in super().features:
+            if not (in_batches and feature in {Feature.BATCH, Feature.PARTIAL}):
+                yield feature
+        used = {
+            Feature.FROM_TORCH: self.source.format_name == "index_only",
+            Feature.SAMPLER: self.sampling is not None,
+            Feature.BATCH_SAMPLER: in_batches,
+            Feature.COLLATE_FN: self.collate is not None,
+            Feature.LENGTH: self.lengths is not None,
+            Feature.PACK: self.packing is not None,
+            Feature.WEIGHTED: self.weighting is not None,
+            Feature.EPOCH: self.epoch_length,
+            Feature.EPOCH_SAMPLES: "samples" in self.epoch_length,
+        }
+        yield from (feature for feature, is_used in used.items() if is_used)
+        yield from map(_feature_of, self.limits)
+
+
+def make_pipeline(
+    stages: tuple[Stage, ...],
+    seed: int,
+    batching: Batching | None,
+    collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+) -> Pipeline:
+    """Return the work on samples that become batches in this way, or else by `collate`."""
+    if batching is None:
+        return Pipeline(stages, seed, collate)
+    return Pipeline(stages, seed, batching.collate or collate, padding=batching.pad)
+
+
+def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:
+    """Return the stages with one more. Raises ConfigError if it cannot follow them."""
+    added = (*stages, stage)
+    Pipeline(added, 0)
+    return added
+
+
+def _feature_of(limit: Limit | SampleStatistic) -> Feature:
+    if isinstance(limit, SampleStatistic):
+        return Feature.WHERE if isinstance(limit.fn, Expression) else Feature.FILTER
+    kinds = {Take: Feature.TAKE, Skip: Feature.SKIP, Part: Feature.SPLIT}
+    return kinds[type(limit)]

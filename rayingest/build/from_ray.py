@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from rayingest.errors import ConfigError
 from rayingest.formats.columns import array_encoding, bytes_column, npy_header, with_encodings
+from rayingest.storage.cache_file import CacheFile
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import node_lock
-from rayingest.storage.cache_file import CacheFile
 from rayingest.storage.redact import redact
 
 if TYPE_CHECKING:
@@ -30,17 +30,23 @@ if TYPE_CHECKING:
 
 _NOTE = "finished.rayingest"
 _VERSION = 1
-_TENSORS = {"ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "ray.data.arrow_variable_shaped_tensor"}
+_TENSORS = {
+    "ray.data.arrow_tensor",
+    "ray.data.arrow_tensor_v2",
+    "ray.data.arrow_variable_shaped_tensor",
+}
 _OBJECTS = "ray.data.arrow_pickled_object"
 _log = logging.getLogger("rayingest")
 
 
-def materialized(rows: ray.data.Dataset, place: str, storage: Storage, block_bytes: int) -> str:
+def write_once(rows: ray.data.Dataset, place: str, storage: Storage, block_bytes: int) -> str:
     """The files as a brace range of URLs, in the order of the rows: those that are there, or written now by Ray Data.
 
     Row groups have about `block_bytes`. Raises ConfigError where there is no row, or a column of Python objects.
     """
-    note = CacheFile("note of a Ray Dataset's rows", f"{place}/{_NOTE}", storage, named_by_user=True)
+    note = CacheFile(
+        "note of a Ray Dataset's rows", f"{place}/{_NOTE}", storage, named_by_user=True
+    )
     with node_lock(hashlib.blake2b(place.encode(), digest_size=16).hexdigest()):
         found = note.load(_folder_and_files)
         if found is None:
@@ -49,7 +55,9 @@ def materialized(rows: ray.data.Dataset, place: str, storage: Storage, block_byt
                 files = _write(rows, f"{place}/{attempt}", storage, block_bytes)
                 found = note.load(_folder_and_files)  # another node's may be finished by now
                 if found is None:
-                    note.save({"version": _VERSION, "folder": attempt}, {"files": np.array([files])})
+                    note.save(
+                        {"version": _VERSION, "folder": attempt}, {"files": np.array([files])}
+                    )
                     return _range(place, attempt, files)
             except BaseException:
                 _remove(f"{place}/{attempt}", storage)
@@ -63,7 +71,11 @@ def _folder_and_files(header: dict[str, Any], columns: dict[str, Any]) -> tuple[
 
 
 def _range(place: str, folder: str, files: int) -> str:
-    return f"{place}/{folder}/part-{{{0:06}..{files - 1:06}}}.parquet" if files > 1 else f"{place}/{folder}/{_name(0)}"
+    return (
+        f"{place}/{folder}/part-{{{0:06}..{files - 1:06}}}.parquet"
+        if files > 1
+        else f"{place}/{folder}/{_name(0)}"
+    )
 
 
 def _name(number: int) -> str:
@@ -95,7 +107,9 @@ def _mover(storage: Storage, target: str) -> Callable[[Any, str], None]:
 
 def _remove(folder: str, storage: Storage) -> None:
     try:
-        storage.on_filesystem(folder, lambda fs, name: fs.exists(name) and fs.rm(name, recursive=True), "write")
+        storage.on_filesystem(
+            folder, lambda fs, name: fs.exists(name) and fs.rm(name, recursive=True), "write"
+        )
     except Exception as error:  # what went wrong before is what matters
         _log.warning("cannot remove %s, which is not needed: %s", redact(folder), error)
 
@@ -116,7 +130,9 @@ def _write_block(table: pa.Table, folder: str, storage: Storage, block_bytes: in
     if not table.num_rows:
         return _told([])
     if refused := [field.name for field in table.schema if _kind(field) == _OBJECTS]:
-        return _told([("", f"column {refused[0]!r} holds Python objects; make them arrays, text or bytes")])
+        return _told(
+            [("", f"column {refused[0]!r} holds Python objects; make them arrays, text or bytes")]
+        )
     table = _plain(table)
     group = max(1, int(table.num_rows * block_bytes / max(1, table.nbytes)))
     sink = pa.BufferOutputStream()
@@ -129,7 +145,10 @@ def _write_block(table: pa.Table, folder: str, storage: Storage, block_bytes: in
 
 def _told(files: list[tuple[str, str]]) -> pa.Table:
     return pa.table(
-        {key: pa.array([file[i] for file in files], pa.string()) for i, key in enumerate(("file", "refused"))}
+        {
+            key: pa.array([file[i] for file in files], pa.string())
+            for i, key in enumerate(("file", "refused"))
+        }
     )
 
 
@@ -144,9 +163,16 @@ def _plain(table: pa.Table) -> pa.Table:
     for place, field in enumerate(table.schema):
         kind = _kind(field)
         if kind in _TENSORS:
-            arrays = [array for chunk in table.column(place).chunks for array in chunk.to_numpy(zero_copy_only=False)]
+            arrays = [
+                array
+                for chunk in table.column(place).chunks
+                for array in chunk.to_numpy(zero_copy_only=False)
+            ]
             if "variable" in kind:
-                column, encodings[field.name] = bytes_column([_npy(array) for array in arrays]), "npy"
+                column, encodings[field.name] = (
+                    bytes_column([_npy(array) for array in arrays]),
+                    "npy",
+                )
             elif arrays[0].dtype.kind in "iuf" and arrays[0].ndim and arrays[0].size:
                 column = pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack(arrays))
             else:

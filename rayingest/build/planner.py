@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rayingest.build.description import Batching, Description, Packed, Shuffle
+from rayingest.build.description import Batching, Description, Packed, Shuffle, SourceDescription
+from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError
-from rayingest.plan.order.token_budget import Budget
-from rayingest.plan.order.epoch_length import Calendar
-from rayingest.plan.order.sampler import DrawnPlanner, Draws
-from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.bins import Grouping
+from rayingest.plan.order.epoch_length import Calendar
 from rayingest.plan.order.manifest import Population
 from rayingest.plan.order.order import Order
+from rayingest.plan.order.packed import GroupedPlanner
+from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.sampler import DrawnPlanner, Draws
+from rayingest.plan.order.token_budget import Budget
 from rayingest.plan.order.weighted import Resampling, WeightedPlanner
-from rayingest.build.scan import ScanResult
 from rayingest.transforms.padding import Pad
 
 
-def resolve_order(dataset: Description, data: Population) -> Order:
+def resolve_order(dataset: SourceDescription, data: Population) -> Order:
     """The parameters of an order of samples for this data, which is a manifest's view. Raises ConfigError."""
     batching, shuffling = batching_of(dataset), dataset.shuffling
     if batching.bucketed and (dataset.lengths is None or shuffling is None):
@@ -39,7 +39,7 @@ def resolve_order(dataset: Description, data: Population) -> Order:
 
 
 def make_planner(
-    dataset: Description, known: ScanResult, rank: int, world_size: int, uneven: bool
+    dataset: SourceDescription, known: ScanResult, rank: int, world_size: int, uneven: bool
 ) -> Planner:
     """A rank's part of the order for this data. Raises ConfigError."""
     manifest, mine = known.manifest, (rank, world_size, uneven)
@@ -85,7 +85,7 @@ def batching_of(dataset: Description) -> Batching:
 
 
 def _grouped_order(
-    dataset: Description, batching: Batching, known: ScanResult, world_size: int
+    dataset: SourceDescription, batching: Batching, known: ScanResult, world_size: int
 ) -> GroupedOrder:
     """The order of packed rows, or of batches of limited size. Raises ConfigError for what does not go with them."""
     packed = dataset.packing

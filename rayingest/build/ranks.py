@@ -21,7 +21,9 @@ class Ranks:
 def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     """As given, else of Ray Train, else of torch.distributed, else from RANK and WORLD_SIZE, else 0 of 1."""
     if (rank is None) != (world_size is None):
-        raise ConfigError(f"rank={rank} and world_size={world_size}: give both, or neither to have them found")
+        raise ConfigError(
+            f"rank={rank} and world_size={world_size}: give both, or neither to have them found"
+        )
     if rank is not None and world_size is not None:
         return Ranks(rank, world_size, None)
     return _of_ray_train() or _of_torch() or _of_environment()
@@ -33,7 +35,9 @@ def _of_ray_train() -> Ranks | None:
         return None
     try:
         context = train.get_context()
-        return Ranks(context.get_world_rank(), context.get_world_size(), context.get_local_world_size())
+        return Ranks(
+            context.get_world_rank(), context.get_world_size(), context.get_local_world_size()
+        )
     except RuntimeError:  # not inside a training worker
         return None
 

@@ -1,4 +1,8 @@
-"""Having a scan made: here or by a Ray cluster, with its progress shown; and all that a data set needs of them."""
+"""Scan data before samples are read: the index, and one number for each sample where one is needed.
+
+Owns where a scan runs, in this process or on a Ray cluster, and how its progress is shown. What a
+scan reads and where its result is cached is the business of the `Scan`.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +13,38 @@ from typing import TypeVar
 
 import numpy as np
 
-from rayingest.util.progress import Bar
-from rayingest.build.description import Description
-from rayingest.formats.indexing import IndexScan
+from rayingest.build.description import SourceDescription
 from rayingest.build.statistic import SampleStatistic, StatisticScan
+from rayingest.formats.indexing import IndexScan
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.subset import Keep, Limit, View, view_mark
 from rayingest.plan.order.weighted import Weights
-from rayingest.util.slow import log_if_slow
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.scan import Scan, scan_locally
+from rayingest.util.progress import Bar
+from rayingest.util.slow import log_if_slow
 
 T = TypeVar("T")
 
 
-def make(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
-    """What is kept, or made now by whoever comes first. `on_ray`: by the cluster that this process is connected to.
+def run_scan(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
+    """Return a scan's result: the cached one, or that of a run by the first process that comes.
 
-    Progress is shown on a terminal where it takes long, or in any case where it is to be `shown`.
+    `on_ray`: run it on the Ray cluster that this process is connected to. Progress is shown on a
+    terminal after half a second; with `shown` always, at once.
     """
-
     done_of = (0, 0)
 
-    def words() -> str:
+    def describe_wait() -> str:
         if done_of == (0, 0):
-            return f"waiting for the {scan.name}, which another process or rank is making"
+            return f"waiting for the {scan.name}, which another process or rank makes"
         return f"making the {scan.name}: {done_of[0]} of {done_of[1]} parts are done"
 
-    how = {"delay": 0.0} if shown else {"delay": 0.5, "leave": False, "disable": None}
-    with Bar(desc=f"making the {scan.name}", unit="part", **how) as bar, log_if_slow(words):
+    bar_options = {"delay": 0.0} if shown else {"delay": 0.5, "leave": False, "disable": None}
+    with (
+        Bar(desc=f"making the {scan.name}", unit="part", **bar_options) as bar,
+        log_if_slow(describe_wait),
+    ):
 
         def progress(done: int, total: int) -> None:
             nonlocal done_of
@@ -54,10 +61,11 @@ def make(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What is known of a data set before it is read: its manifest, and what there is to know of every sample.
+    """What is known of data before samples are read: the manifest, and numbers for each sample.
 
-    `limits` have what measures say in the measures' places; `lengths` and `weights` are by ordinal, None where nobody
-    needs any. `index` is where the manifest is kept.
+    `limits` choose samples; results of `where` and `filter` stand in the places of their statistics.
+    `lengths` and `weights` are by ordinal, None where the order does not need them. `index` is the
+    place of the cached manifest.
     """
 
     manifest: Manifest
@@ -68,39 +76,53 @@ class ScanResult:
 
     @cached_property
     def view(self) -> View:
-        """The samples there are. ConfigError where there is none."""
+        """The samples that the limits leave. Raises ConfigError if they leave none."""
         return View.whole(self.manifest).through(self.limits)
 
     @property
     def view_mark(self) -> str:
-        """What a state says of the view, "" for the whole."""
+        """The limits as a state names them, "" without any."""
         return view_mark(self.limits)
 
     @property
     def lengths_mark(self) -> str:
-        """16 hex digits of the lengths, "" without them."""
+        """16 hex digits of the lengths, "" without any."""
         if self.lengths is None:
             return ""
-        return hashlib.blake2b(np.ascontiguousarray(self.lengths, "<u4").tobytes(), digest_size=8).hexdigest()
+        data = np.ascontiguousarray(self.lengths, "<u4").tobytes()
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
 
     @property
     def weights_mark(self) -> str:
-        """16 hex digits of the weights, "" without them."""
+        """16 hex digits of the weights, "" without any."""
         return "" if self.weights is None else self.weights.mark
 
 
-def scan(dataset: Description, cache: IndexCache, rank: int, on_ray: bool, shown: bool = False) -> ScanResult:
-    """All scans that the data set needs, each kept or made now."""
-    manifest = make(IndexScan.of(cache), rank, on_ray, shown)
+def scan_source(
+    description: SourceDescription,
+    cache: IndexCache,
+    rank: int,
+    on_ray: bool,
+    shown: bool = False,
+) -> ScanResult:
+    """Run all scans that a description needs; see `run_scan`. Raises ConfigError, DataError."""
+    manifest = run_scan(IndexScan.of(cache), rank, on_ray, shown)
 
-    def measured(measure: SampleStatistic) -> np.ndarray:
-        return make(StatisticScan(measure, manifest, cache, dataset.source_work), rank, on_ray, shown)
+    def compute(statistic: SampleStatistic) -> np.ndarray:
+        scan = StatisticScan(statistic, manifest, cache, description.work)
+        return run_scan(scan, rank, on_ray, shown)
 
-    limits = (Keep(one.name, measured(one)) if isinstance(one, SampleStatistic) else one for one in dataset.limits)
-    lengths = measured(dataset.lengths) if dataset.needs_lengths and dataset.lengths is not None else None
-    known = ScanResult(manifest, tuple(limits), lengths, cache.location)
-    if dataset.weighting is None:
-        return known
-    by = dataset.weighting.by
-    found = measured(by) if isinstance(by, SampleStatistic) else by
-    return replace(known, weights=dataset.weighting.weights(found, known.view))
+    limits = tuple(
+        Keep(one.name, compute(one)) if isinstance(one, SampleStatistic) else one
+        for one in description.limits
+    )
+    lengths = None
+    if description.needs_lengths and description.lengths is not None:
+        lengths = compute(description.lengths)
+    result = ScanResult(manifest, limits, lengths, cache.location)
+    weighting = description.weighting
+    if weighting is None:
+        return result
+    by = weighting.by
+    values = compute(by) if isinstance(by, SampleStatistic) else by
+    return replace(result, weights=weighting.weights(values, result.view))

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.plan.order.manifest import Manifest
-from rayingest.storage.index_cache import IndexCache
-from rayingest.storage.cache_file import CacheFile
 from rayingest.execute.stream import spans_of
+from rayingest.execute.work import SourceWork, Spans
+from rayingest.plan.order.manifest import Manifest
+from rayingest.storage.cache_file import CacheFile
+from rayingest.storage.index_cache import IndexCache
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import compile_stages
 from rayingest.transforms.stages import Decode, Select, Stage
-from rayingest.execute.work import SourceWork, Spans
 
 MEASURE_VERSION = 1
 
@@ -68,7 +68,9 @@ class SampleStatistic:
     def mark(self) -> str:
         """8 hex digits of the code."""
         stages = ((type(stage).__name__, vars(stage)) for stage in self.needed)
-        return code_mark([MEASURE_VERSION, *stages, self.fn, *(["weights"] if self.gives is float else [])])
+        return code_mark(
+            [MEASURE_VERSION, *stages, self.fn, *(["weights"] if self.gives is float else [])]
+        )
 
     def of(self, work: SourceWork, spans: Spans, ordinals: np.ndarray) -> np.ndarray:
         """What it says of all samples in these blocks, whose first samples have these ordinals: bool[n], int64[n] or
@@ -96,7 +98,11 @@ class SampleStatistic:
             return bool(said)
         if self.gives is int and is_whole and not is_bool and 0 <= said < _LONGEST:
             return int(said)
-        if self.gives is float and (is_whole or isinstance(said, (float, np.floating))) and 0 <= said < math.inf:
+        if (
+            self.gives is float
+            and (is_whole or isinstance(said, (float, np.floating)))
+            and 0 <= said < math.inf
+        ):
             return float(said)
         must = {
             bool: "say True or False",
@@ -145,7 +151,9 @@ class StatisticScan:
         return self._file.load(self._value)
 
     def save(self, value: np.ndarray) -> None:
-        self._file.save(self._header, {"value": value.astype(np.uint8) if self.measure.gives is bool else value})
+        self._file.save(
+            self._header, {"value": value.astype(np.uint8) if self.measure.gives is bool else value}
+        )
 
     def _value(self, header: dict[str, Any], columns: dict[str, Any]) -> np.ndarray | None:
         if header != self._header:
@@ -159,16 +167,25 @@ class StatisticScan:
         blocks = range(self.manifest.num_blocks)
         chosen = [blocks[i : i + _BLOCKS_A_PART] for i in range(0, len(blocks), _BLOCKS_A_PART)]
         first = self.manifest.first_ordinal
-        return [partial(self.measure.of, work, spans_of(self.manifest, some), first[list(some)]) for some in chosen]
+        return [
+            partial(self.measure.of, work, spans_of(self.manifest, some), first[list(some)])
+            for some in chosen
+        ]
 
     def join(self, results: Sequence[np.ndarray]) -> np.ndarray:
         value = np.concatenate(results)
-        return value.astype(np.min_scalar_type(int(value.max()))) if self.measure.gives is int else value
+        return (
+            value.astype(np.min_scalar_type(int(value.max())))
+            if self.measure.gives is int
+            else value
+        )
 
     @property
     def _file(self) -> CacheFile:
         location = f"{self.cache.location.removesuffix('.arrow')}-{self.measure.mark}.arrow"
-        return CacheFile(self.name, location, self.cache.storage, named_by_user=self.cache.index is not None)
+        return CacheFile(
+            self.name, location, self.cache.storage, named_by_user=self.cache.index is not None
+        )
 
     @property
     def _header(self) -> dict[str, Any]:
@@ -198,5 +215,9 @@ def _narrowed(stages: Sequence[Stage], fields: Sequence[str]) -> tuple[Stage, ..
                 kept.insert(0, Decode(functions))
         else:
             return (*stages[: place + 1], *kept)
-    first = Select({name: name for name in sorted(wanted)}) if wanted and not isinstance(kept[0], Select) else None
+    first = (
+        Select({name: name for name in sorted(wanted)})
+        if wanted and not isinstance(kept[0], Select)
+        else None
+    )
     return (first, *kept) if first is not None else tuple(kept)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 
+from rayingest.execute.stream import ManifestStream
+from rayingest.execute.unbounded.stream import UnboundedStream
 from rayingest.plan.order.batching import bounds
 from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
-from rayingest.execute.stream import ManifestStream
-from rayingest.execute.unbounded.stream import UnboundedStream
 
 _FEW_BLOCKS = 16
 
@@ -39,10 +39,17 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     if order.seed is None or stream.planner.rank:
         return
     share = min(order.window_samples, order.samples) / world_size
-    share *= manifest.num_samples / stream.planner.num_samples  # what lies between the samples is read with them
+    share *= (
+        manifest.num_samples / stream.planner.num_samples
+    )  # what lies between the samples is read with them
     block_bytes = manifest.total_bytes / manifest.num_blocks
     lanes = reads_per_block(stream.planner, world_size) * order.lanes / world_size
-    window_bytes = share * manifest.total_bytes / manifest.num_samples * reads_per_block(stream.planner, world_size)
+    window_bytes = (
+        share
+        * manifest.total_bytes
+        / manifest.num_samples
+        * reads_per_block(stream.planner, world_size)
+    )
     window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
         _log.warning(
@@ -51,7 +58,12 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
             lanes,
             _size(window_bytes),
             _size(max_bytes),
-            _what_fits(order, block_bytes, manifest.total_bytes / manifest.num_samples, max_bytes * world_size),
+            _what_fits(
+                order,
+                block_bytes,
+                manifest.total_bytes / manifest.num_samples,
+                max_bytes * world_size,
+            ),
         )
     blocks = share * manifest.num_blocks / manifest.num_samples
     if blocks < _FEW_BLOCKS and order.samples > order.window_samples:
@@ -98,7 +110,9 @@ def reads_per_block(planner: Planner, world_size: int) -> float:
     About so often for a mixture, each time through a source.
     """
     if isinstance(planner, MixedPlanner):
-        shared = (min(world_size, 1 + (world_size - 1) / source.order.lanes) for source in planner.sources)
+        shared = (
+            min(world_size, 1 + (world_size - 1) / source.order.lanes) for source in planner.sources
+        )
         sizes = [source.view.num_samples for source in planner.sources]
         return sum(reads * size for reads, size in zip(shared, sizes, strict=True)) / sum(sizes)
     order, touched = planner.order, 0

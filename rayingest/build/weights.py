@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rayingest.errors import ConfigError
 from rayingest.build.statistic import SampleStatistic
+from rayingest.errors import ConfigError
 from rayingest.options.checked import option_type
 from rayingest.plan.order.subset import View
 from rayingest.plan.order.weighted import Weights
@@ -36,14 +36,18 @@ def _by(value: Any) -> Any:
 
 By = Annotated[
     str | Callable[..., Any] | Sequence[float],
-    option_type("a field's name, a function of a sample, or an array with a number for each sample", _by),
+    option_type(
+        "a field's name, a function of a sample, or an array with a number for each sample", _by
+    ),
 ]
 
 
 def one_weight(given: Mapping[str, Any]) -> None:
     """ConfigError unless it is either weights or classes that are given."""
     if (given.get("by") is None) == (given.get("balance") is None):
-        raise ConfigError("samples are drawn by weights, as in weighted('quality'), or balance=...: give one of them")
+        raise ConfigError(
+            "samples are drawn by weights, as in weighted('quality'), or balance=...: give one of them"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,19 +90,35 @@ class Weighting:
         if isinstance(given, np.ndarray):
             return cls(given, balanced, draws)
         is_field = isinstance(given, str)
-        name, fields = f"weighted({given if is_field else name_of(given)})", (given,) if is_field else None
+        name, fields = (
+            f"weighted({given if is_field else name_of(given)})",
+            (given,) if is_field else None,
+        )
         if balanced:
-            return cls(SampleStatistic(name, LabelOf(given), stages, fields, gives=int), balanced, draws)
-        return cls(SampleStatistic(name, NumberOf(given) if is_field else given, stages, fields, gives=float), balanced, draws)
+            return cls(
+                SampleStatistic(name, LabelOf(given), stages, fields, gives=int), balanced, draws
+            )
+        return cls(
+            SampleStatistic(
+                name, NumberOf(given) if is_field else given, stages, fields, gives=float
+            ),
+            balanced,
+            draws,
+        )
 
     def weights(self, found: np.ndarray, view: View) -> Weights:
         """Of what is found of every sample, of which there are those of the view. Raises ConfigError."""
         if len(found) != view.manifest.num_samples:
             there = f"{view.manifest.num_samples:,} samples"
-            raise ConfigError(f"weighted: the array has {len(found):,} entries, and needs one for each of {there}")
+            raise ConfigError(
+                f"weighted: the array has {len(found):,} entries, and needs one for each of {there}"
+            )
         if self.balanced:
             _, label = np.unique(found, return_inverse=True)
-            counts = sum(np.bincount(label[ordinals], minlength=label.max() + 1) for ordinals in view.ordinals())
+            counts = sum(
+                np.bincount(label[ordinals], minlength=label.max() + 1)
+                for ordinals in view.ordinals()
+            )
             return Weights(1 / np.maximum(1, counts)[label], label)
         weights = found.astype(np.float64)
         wrong = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))

@@ -84,62 +84,90 @@ class Options(BaseModel):
 
 
 def options_of(call: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """A call's options, as pydantic's `create_model` takes fields: (annotation, default) by name, `...` for no default.
+    """Return the options of a call as fields for pydantic's `create_model`.
 
-    An option is whatever can be given by name; names in annotations are those of the call's module.
+    A field is (annotation, default) by name, with `...` for no default. An option is a parameter
+    that can be given by name. Names in annotations are looked up in the module of the call, unless
+    its attribute `__option_types__` has the type of an option.
     """
-    parameters = inspect.signature(call).parameters.values()
+    types = getattr(call, "__option_types__", {})
     return {
-        p.name: (p.annotation, ... if p.default is p.empty else p.default)
-        for p in parameters
+        p.name: (types.get(p.name, p.annotation), ... if p.default is p.empty else p.default)
+        for p in _parameters(call)
         if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY} and p.name != "self"
     }
+
+
+def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(call).parameters.values())
+
+
+def _variadic(call: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Return fields for the parameters `*args` and `**kwargs` of a call."""
+    fields: dict[str, tuple[Any, Any]] = {}
+    for p in _parameters(call):
+        if p.kind is p.VAR_POSITIONAL:
+            fields[p.name] = (f"tuple[{p.annotation}, ...]", ())
+        elif p.kind is p.VAR_KEYWORD:
+            fields[p.name] = (f"dict[str, {p.annotation}]", {})
+    return fields
 
 
 def checked(
     rule: Callable[[Mapping[str, Any]], None] = lambda given: None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hold a call to the kinds of its options: ConfigError names each that is wrong, its value, and what would work.
+    """Check the options of a call against the option types in its signature, before it runs.
 
-    `rule` gets the options that are given, and raises ConfigError for those that do not go together.
+    Each wrong option is named in one ConfigError, with its value and what is allowed. `rule` gets
+    the options that are given, and raises ConfigError if they do not go together.
     """
 
-    def hold(call: Callable[P, R]) -> Callable[P, R]:
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(call)
+        takes_any_name = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
         @functools.cache
         def model() -> type[Options]:
+            fields = {**options_of(call), **_variadic(call)}
             return create_model(
-                call.__name__, __base__=Options, __module__=call.__module__, **options_of(call)
+                call.__name__, __base__=Options, __module__=call.__module__, **fields
             )  # type: ignore[call-overload,no-any-return]
 
         @functools.wraps(call)
-        def held(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             allowed = model().model_fields
-            for name in kwargs:
+            for name in () if takes_any_name else kwargs:
                 if name not in allowed:
                     raise ConfigError(f"there is no option {name!r}; {known_names(name, allowed)}")
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return call(*args, **kwargs)  # which says it with its name
+                return call(*args, **kwargs)  # raises the same, with the name of the call in it
             given = {name: value for name, value in bound.arguments.items() if name in allowed}
             try:
                 section = model().model_validate(given)
             except ValidationError as error:
                 wrong = [
-                    f"{details['loc'][0]}={shown(details)}: {details['msg']}"
+                    f"{_name(details)}={shown(details)}: {details['msg']}"
                     for details in error.errors()
                 ]
                 raise ConfigError("; ".join(wrong)) from None
-            taken = {name: getattr(section, name) for name in given}
-            rule(taken)
-            bound.arguments.update(taken)
+            values = {name: getattr(section, name) for name in given}
+            rule(values)
+            bound.arguments.update(values)
             return call(*bound.args, **bound.kwargs)
 
-        return held
+        return wrapper
 
-    return hold
+    return decorate
+
+
+def _name(details: Any) -> str:
+    """Return the name of the option that is wrong; of `**kwargs` the name that was given."""
+    name, *inside = details["loc"]
+    if not inside:
+        return str(name)
+    return inside[0] if isinstance(inside[0], str) else f"{name}[{inside[0]}]"
 
 
 def shown(details: Any) -> str:

@@ -137,6 +137,13 @@ def _device(value: Any) -> Any:
     return value
 
 
+def _fraction(value: Any) -> float:
+    fraction = _real(value)
+    if not 0 < fraction <= 1:
+        raise ValueError
+    return fraction
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TypeError
@@ -164,6 +171,8 @@ Function = Annotated[
 Length = Annotated[
     str | Callable[..., Any], option_type("a field's name, or a function of a sample", _length)
 ]
+Fraction = Annotated[float, option_type("a number above 0, at most 1", _fraction)]
+Field = Annotated[str, option_type("the name of a field", _text)]
 Text = Annotated[str, option_type("text that is not empty", _text)]
 Urls = Annotated[
     str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -177,6 +186,10 @@ Folder = Annotated[str | os.PathLike[str], option_type("a folder of this machine
 StorageOptions = Annotated[
     Mapping[str, Any],
     option_type("a mapping of what fsspec takes, as in {'anon': True}", _mapping, hidden=True),
+]
+FormatOptions = Annotated[
+    Mapping[str, Any],
+    option_type("a mapping of the format's own options, as in {'fields': ['a']}", _mapping),
 ]
 Decoders = Annotated[
     int | tuple[int, int],

@@ -13,6 +13,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.api.config.sections import BATCH, LOADER, READS, SHUFFLE, Section
+from rayingest.api.data import description_of
 from rayingest.api.readers import READERS
 from rayingest.transforms.stages import Map
 
@@ -138,14 +139,12 @@ def test_a_mixture_has_descriptions_of_its_sources(write: Write) -> None:
 
 def test_weights_are_fields_or_functions(write: Write) -> None:
     """As `weighted` takes them."""
-    first = ri.load_config(write(LEAST + "weighted: {by: quality, samples: 9}")).dataset().weighting
+    data = ri.load_config(write(LEAST + "weighted: {by: quality, samples: 9}")).dataset()
+    first = description_of(data).weighting
     assert first is not None
     assert (first.by.name, first.draws, first.balanced) == ("weighted(quality)", 9, False)
-    second = (
-        ri.load_config(write(LEAST + "weighted: {balance: tests.api.test_config:double}"))
-        .dataset()
-        .weighting
-    )
+    text = LEAST + "weighted: {balance: tests.api.test_config:double}"
+    second = description_of(ri.load_config(write(text)).dataset()).weighting
     assert second is not None
     assert (second.by.fn.of, second.balanced) == (double, True)
     assert "weighted: samples are drawn by weights" in refused(
@@ -173,13 +172,13 @@ def test_mistakes_in_a_source_are_told_where_they_are(write: Write) -> None:
         "c.yaml:4: mix.sources.web.read.format: 'jsn' is not known; formats: ",
         "c.yaml:5: mix.sources.code.batch: there is no such key; allowed: read, mix, ",
         "c.yaml:5: mix.sources.code.take: count=0: a whole number",
-        "c.yaml:6: mix.until: 'last': 'first', 'all', or how many samples",
+        "c.yaml:6: mix.until: 'last': 'first', 'all', or a number of samples",
     ):
         assert line in said
     assert "mix.sources: 3 stands where sources are needed" in refused(
         write("mix: {sources: 3}\nbatch: {size: 4}")
     )
-    assert "mix: mix: there is no weight for 'a'" in refused(
+    assert "mix: weights: the weight of 'a' is missing" in refused(
         write(
             "mix: {sources: {a: {read: {format: json, urls: a}}}, weights: {b: 1}}\nbatch: {size: 4}"
         )
@@ -202,7 +201,7 @@ def test_the_least_configuration_leaves_all_defaults_to_the_api(write: Write) ->
         *((READS[name], reader, set()) for name, reader in READERS.items()),
         (SHUFFLE, ri.Dataset.shuffle, {"self"}),
         (BATCH, ri.Dataset.batch, {"self"}),
-        (LOADER, ri.Dataset.loader, {"dataset", "rank", "world_size", "pool"}),
+        (LOADER, ri.Dataset.loader, {"self", "rank", "world_size", "pool"}),
     ],
     ids=[*READERS, "shuffle", "batch", "loader"],
 )
@@ -223,7 +222,7 @@ def test_relative_paths_are_those_of_the_folder_at_that_time(
     """A description made in one folder still names its files in another, where workers of Ray Train stand."""
     config = ri.load_config(write(LEAST + "loader: {quarantine: bad}\n"))
     monkeypatch.chdir(ROOT)
-    assert config.dataset().urls == f"{tmp_path}/a.jsonl"
+    assert description_of(config.dataset()).source.urls == f"{tmp_path}/a.jsonl"
     assert config.loader_options() == {"quarantine": f"{tmp_path}/bad"}
 
 
@@ -234,7 +233,7 @@ def test_functions_can_be_given_arguments(write: Write) -> None:
         + "map: [{tests.api.test_config:Scale: {factor: 3.0}}, {tests.api.test_config:jitter: {amount: 0}}]\n"
     )
     dataset = pickle.loads(pickle.dumps(ri.load_config(write(text)).dataset()))
-    scale, jittered = (stage.fn for stage in dataset.stages)
+    scale, jittered = (stage.fn for stage in description_of(dataset).stages)
     assert scale({"x": 2}) == {"x": 6.0}
     assert jittered({"x": 2}, np.random.default_rng(0)) == {"x": 2.0}
     assert jittered.__qualname__ == "jitter"
@@ -242,8 +241,9 @@ def test_functions_can_be_given_arguments(write: Write) -> None:
 
 def test_a_module_in_the_current_folder_is_found(write: Write) -> None:
     """The folder where the command is given counts, as it does for the workers that Ray starts there."""
-    Path("my_transforms.py").write_text("def f(sample):\n    return sample\n")
-    (stage,) = ri.load_config(write(LEAST + "map: my_transforms:f\n")).dataset().stages
+    Path("found_here.py").write_text("def f(sample):\n    return sample\n")
+    dataset = ri.load_config(write(LEAST + "map: found_here:f\n")).dataset()
+    (stage,) = description_of(dataset).stages
     assert isinstance(stage, Map)
     assert stage.fn({"x": 1}) == {"x": 1}
 
@@ -288,7 +288,7 @@ def test_images_are_normalised_on_the_device_where_asked_for(write: Write) -> No
         ("loader: {rank: 0}", "c.yaml:3: loader.rank", ["there is no such key"]),
         ("loader: {after_copy: 3}", "c.yaml:3: loader.after_copy", ["fields are needed"]),
         ("select: {}", "c.yaml:3: select", ["fields are needed"]),
-        ("select: {image: 3}", "c.yaml:3: select", ["image='jpg'"]),
+        ("select: {image: 3}", "c.yaml:3: select", ["image=3: the name of a field"]),
         (
             "decode: {x: Resise}",
             "c.yaml:3: decode.x",
@@ -472,7 +472,7 @@ def test_parts_of_the_data_and_their_lengths(write: Write) -> None:
     )
     assert made == data.shuffle().batch(4, bucketed=True, pad={"x": ri.Pad(multiple_of=8)})
     packed = ri.load_config(write(LEAST + "pack: {length: 16, field: n, cut: false}\n")).dataset()
-    assert packed.packing == ri.read_json("a.jsonl").pack(16, "n", cut=False).packing
+    assert packed == ri.read_json("a.jsonl").pack(16, "n", cut=False).batch(4)
     said = refused(write(LEAST + "where: n.x > 1\ntake: 0\nepoch: {passes: 1, samples: 8}\n"))
     assert all(
         word in said

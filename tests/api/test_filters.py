@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
 from rayingest.build import statistic
-from rayingest.build.scan import scan
 from tests.support.streams import write_shards
 
 
@@ -53,7 +53,8 @@ def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
         image="png", info="json"
     )
     filtered = data.decode(image=ri.images.RandomResizedCrop(8)).where('info["i"] % 3 == 0')
-    scan = statistic.StatisticScan(filtered.limits[0], *_manifest(filtered), filtered.work)  # type: ignore[arg-type]
+    description = description_of(filtered)
+    scan = statistic.StatisticScan(description.limits[0], *_manifest(filtered), description.work)  # type: ignore[arg-type]
     assert all(part.args[0].pipeline.columns == ("json",) for part in scan.parts())  # type: ignore[attr-defined]
     assert np.flatnonzero(scan.join([part() for part in scan.parts()])).tolist() == list(
         range(0, 30, 3)
@@ -62,7 +63,8 @@ def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
 
 def _manifest(data: Dataset) -> Sequence[Any]:
     with data.batch(1).loader(workers=0):
-        return data.index_cache().load(), data.index_cache()
+        cache = description_of(data).source.index_cache()
+        return cache.load(), cache
 
 
 def test_parquet_columns(tmp_path: Path) -> None:
@@ -111,7 +113,8 @@ def test_lengths_are_those_of_a_field_or_a_function(tmp_path: Path) -> None:
     ).shuffle(1)
 
     def lengths(data: Dataset) -> list[int]:
-        found = scan(data.batch(5, bucketed=True), data.index_cache(), 0, on_ray=False).lengths
+        bucketed = data.batch(5, bucketed=True)
+        found = description_of(bucketed).scan(0, on_ray=False).lengths
         assert found is not None
         return found.tolist()
 

@@ -274,7 +274,7 @@ def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
         run(part.shuffle(seed=1).batch(4, partial="short"))[0] for part in data.split(0.5, 0.5)
     ]
     assert sorted(i for steps in parts for step in steps for i, _ in step) == list(range(N))
-    with pytest.raises(ri.ConfigError, match="draws random numbers"):
+    with pytest.raises(ri.ConfigError, match="items may depend on random numbers"):
         data.filter(bool)
 
 
@@ -353,32 +353,41 @@ class Broken(Pairs):
         (lambda: ri.from_torch(iter([1])), "from_torch_iterable"),
         (lambda: ri.from_torch(Pairs(), sampler=iter([1])).batch(1), "only once"),
         (lambda: ri.from_torch(Pairs(), sampler=[1], batch_sampler=[[1]]), "leave one of them out"),
-        (lambda: ri.from_torch(Pairs(), sampler=[1]).shuffle(), "the order is the sampler's"),
-        (lambda: ri.from_torch(Pairs(), sampler=[1]).take(1), "take: the order is the sampler's"),
-        (lambda: ri.from_torch(Pairs(), sampler=[1]).skip(1), "skip: the order is the sampler's"),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).shuffle(),
+            "the sampler decides which samples come",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).take(1),
+            r"take beside from_torch\(sampler=...\): the sampler decides which samples come",
+        ),
+        (
+            lambda: ri.from_torch(Pairs(), sampler=[1]).skip(1),
+            r"skip beside from_torch\(sampler=...\): the sampler decides which samples come",
+        ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).split(0.5),
-            "split: the order is the sampler's",
+            r"split beside from_torch\(sampler=...\): the sampler decides which samples come",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).where("a > 1"),
-            "where: the order is the sampler's",
+            r"where beside from_torch\(sampler=...\): the sampler decides which samples come",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).filter(bool),
-            "filter: the order is the sampler's",
+            r"filter beside from_torch\(sampler=...\): the sampler decides which samples come",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).batch(1, bucketed=True),
-            "the order is the sampler's",
+            "the sampler decides which samples come",
         ),
         (
             lambda: ri.from_torch(Pairs(), collate_fn=list).batch(1, pad={"a": ri.Pad()}),
-            "a collate function",
+            r"batch\(pad=...\) beside .*: the collate_fn makes the batches",
         ),
         (
             lambda: ri.from_torch(Pairs(), batch_sampler=[[1]]).batch(2),
-            "the batches are the batch_sampler's",
+            "the batch_sampler decides the batches",
         ),
         (
             lambda: batches(ri.from_torch(Pairs(), sampler=[N]).batch(1)),

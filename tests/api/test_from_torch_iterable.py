@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
 from tests.support.iterables import LENGTHS, iterable, samples
 from tests.support.streams import flat, run
@@ -105,7 +106,7 @@ def test_going_back_is_cheap_where_there_is_a_state_dict(
     """Blocks backwards cost one pass, and then each a sample or two more than itself; a wrong state costs the way."""
     monkeypatch.setattr(Counted, "asked", 0)
     data = iterable(factory, block_bytes=16 * 10, lengths=LENGTHS).batch(10)
-    source = data.options["source"]
+    source = description_of(data).source.options["source"]
 
     def backwards() -> int:
         Counted.asked = 0
@@ -247,7 +248,7 @@ def test_parts_of_it_are_taken_as_of_any_data() -> None:
         ),
         (
             lambda: ri.from_torch_iterable(samples, shards=1, lengths=["a"]),
-            "how many samples each shard has",
+            "a list of the number of samples of each shard",
         ),
         (
             lambda: run(ri.from_torch_iterable(lambda i: i, shards=1).batch(1)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rayingest.build.scan import make
+from rayingest.build.scan import run_scan
 from rayingest.storage.index_cache import node_lock
 from rayingest.util import slow
 
@@ -61,13 +61,13 @@ class SlowScan:
 def test_a_slow_scan_logs_the_parts_that_are_done(logged: Lines) -> None:
     """Also where there is no terminal, and so no bar."""
     logged.awaited = "the index: 2 of 3 parts are done"
-    assert make(SlowScan(logged), 0, on_ray=False) == 3
+    assert run_scan(SlowScan(logged), 0, on_ray=False) == 3
     assert logged.seen.is_set()
 
 
 def test_waiting_for_another_process_that_makes_the_index_is_logged(logged: Lines) -> None:
     """While that process holds the lock."""
-    logged.awaited = "waiting for the index, which another process or rank is making"
+    logged.awaited = "waiting for the index, which another process or rank makes"
     scan, held = SlowScan(logged), threading.Event()
 
     def hold() -> None:
@@ -78,6 +78,6 @@ def test_waiting_for_another_process_that_makes_the_index_is_logged(logged: Line
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(30)
-    make(scan, 0, on_ray=False)
+    run_scan(scan, 0, on_ray=False)
     thread.join()
     assert logged.seen.is_set()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.build.ranks import Ranks
-from rayingest.execute.stream import ManifestStream
 from rayingest.build.summary import describe
+from rayingest.execute.stream import ManifestStream
 from tests.support.streams import write_shards
 
 BUDGET = 60_000
@@ -21,12 +22,14 @@ BUDGET = 60_000
 def stream(shards: str, **shuffle: int) -> ManifestStream:
     data = ri.read_webdataset(shards, block_bytes=4096).shuffle(seed=1, **shuffle).batch(16)
     given: dict[str, Any] = {"uneven": False, "on_ray": False, "skip": False, "image_backend": None}
-    made, _ = data.planned(Ranks(0, 1, None), **given)
+    made, _ = description_of(data).build_stream(Ranks(0, 1, None), **given)
     assert isinstance(made, ManifestStream)
     return made
 
 
-def test_a_window_without_room_is_told_with_one_that_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_window_without_room_is_told_with_one_that_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Which, when taken, is not warned of; where none is known to fit there are no figures."""
     shards = write_shards(tmp_path, [100] * 8)
     with caplog.at_level(logging.WARNING, "rayingest"):

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 
 import rayingest as ri
 from rayingest.api.config import load_config
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
 from rayingest.errors import DataError
 
@@ -99,7 +100,7 @@ def test_a_transform_without_arguments_needs_no_mapping_in_a_configuration(
         ("[Decode, my_transforms:RandomSolarize]", ri.images.Compose(ri.images.Decode(), solarize)),
     ):
         Path("plain.yaml").write_text(re.sub(r"  image: .*", f"  image: {spec}", text))
-        (_, decode, *_) = load_config("plain.yaml").dataset().stages
+        (_, decode, *_) = description_of(load_config("plain.yaml").dataset()).stages
         assert decode.functions["image"] == expected
 
 

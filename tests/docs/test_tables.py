@@ -7,6 +7,7 @@ import re
 import pytest
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.readers import READERS
 from rayingest.formats import get_format
 from rayingest.plan.figures.metrics import LOOKED_AT, METRICS
@@ -47,7 +48,9 @@ def test_the_table_of_formats_is_the_codes() -> None:
     assert rows.keys() == READERS.keys()
     for name, reader in READERS.items():
         named = re.findall(r"`(\S+)`", rows[name].split("|")[2])
-        for suffix in filter(None, get_format(reader("x").format_name).suffixes):
+        for suffix in filter(
+            None, get_format(description_of(reader("x")).source.format_name).suffixes
+        ):
             parts = {f".{part}" for part in suffix[1:].split(".")}
             assert suffix.lstrip("/") in named or parts <= set(named), (name, suffix)
 

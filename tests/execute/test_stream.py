@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
+from rayingest.build.planner import resolve_order
 from rayingest.execute.stream import ManifestStream, heads_of
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.subset import View
@@ -112,10 +114,11 @@ def test_the_offset_of_a_block_is_called_so(sources: dict[str, Dataset], tmp_pat
     """Where only the sample is known, for example after it ended its worker."""
     data = sources["json"].batch(4)
     with data.loader(workers=0):
-        manifest = data.index_cache().load()
+        description = description_of(data)
+        manifest = description.source.index_cache().load()
     assert manifest is not None
-    planner = Planner(manifest, data.order(manifest), 0, 1, uneven=False)
-    stream = ManifestStream(planner, data.work, flag_valid=False, manifest=manifest)
+    planner = Planner(manifest, resolve_order(description, manifest), 0, 1, uneven=False)
+    stream = ManifestStream(planner, description.work, flag_valid=False, manifest=manifest)
     samples = planner.step_samples(0, 1)
     error = stream.locate(ri.DataError("it ended its worker"), samples, 2)
     assert str(error) == (

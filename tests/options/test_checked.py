@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import rayingest as ri
+from rayingest.api.data import description_of
 
 DATA = ri.read_json("/nowhere/*.jsonl").batch(8)
 """Whatever looks at it fails: options are refused before that."""
@@ -197,7 +198,8 @@ def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
     """They become Python's, so that what is made of them is the same."""
     (tmp_path / "a.jsonl").write_text('{"i": 1}\n' * 8)
     data = ri.read_json(str(tmp_path / "a.jsonl"), block_bytes=np.int32(1 << 20)).batch(np.int64(4))
-    assert type(data.block_bytes) is type(data.batching.size) is int  # type: ignore[union-attr]
+    described = description_of(data)
+    assert type(described.source.block_bytes) is type(described.batching.size) is int  # type: ignore[union-attr]
     shuffled = data.shuffle(np.uint64((1 << 64) - 1), window=np.int16(8), lanes=np.int8(1))
     assert shuffled == data.shuffle((1 << 64) - 1, 8, 1)
     options = {
@@ -237,9 +239,9 @@ def test_a_pool_has_its_own_workers() -> None:
 def test_a_call_keeps_its_face() -> None:
     """Name, signature and documentation, for whoever asks."""
     assert list(inspect.signature(ri.Dataset.loader).parameters)[:4] == [
-        "dataset",
+        "self",
         "rank",
         "world_size",
         "workers",
     ]
-    assert "decoders of this rank" in (ri.Dataset.loader.__doc__ or "")
+    assert "number of decoders of this rank" in (ri.Dataset.loader.__doc__ or "")

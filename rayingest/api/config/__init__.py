@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayingest.api import dataset as api
 from rayingest.api.config.document import Loc, Mistakes, read_document, unknown_key
 from rayingest.api.config.functions import AFTER_COPY, resolve, resolve_decoder
 from rayingest.api.config.sections import (
@@ -28,12 +27,15 @@ from rayingest.api.config.sections import (
     Section,
     check_section,
 )
-from rayingest.api.mixture import mix
+from rayingest.api.dataset import Dataset
+from rayingest.api.mixture import Mixture, mix
 from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError
 from rayingest.options.checked import nearest
 
 __all__ = ["Config", "Section", "load_config"]
+
+AnyData = Dataset | Mixture
 
 SECTIONS = (
     "read",
@@ -65,11 +67,11 @@ class Config:
 
     path: str
     job: Mapping[str, Any]
-    _dataset: api.Dataset
+    _dataset: AnyData
     _options: Mapping[str, Any]
     _lines: Mapping[Loc, int] = field(repr=False)
 
-    def dataset(self) -> api.Dataset:
+    def dataset(self) -> AnyData:
         """The data, what is done with it, and its order and batches."""
         return self._dataset
 
@@ -122,7 +124,7 @@ def _check_keys(data: Mapping[str, Any], allowed: Sequence[str], mistakes: Mista
         mistakes.add((), f"the section {words}")
 
 
-def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> api.Dataset | None:
+def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> AnyData | None:
     """The description; None where no data can be named."""
     dataset = _mix(data["mix"], mistakes) if "mix" in data else None
     if "read" in data:
@@ -167,7 +169,7 @@ def _weights(section: Any, mistakes: Mistakes) -> Any:
     return section
 
 
-def _read(section: Any, mistakes: Mistakes) -> api.Dataset | None:
+def _read(section: Any, mistakes: Mistakes) -> AnyData | None:
     keys = dict(section) if isinstance(section, dict) else {}
     name = keys.pop("format", None)
     if not isinstance(name, str) or name not in READS:
@@ -186,7 +188,7 @@ def _read(section: Any, mistakes: Mistakes) -> api.Dataset | None:
         return None
 
 
-def _mix(section: Any, mistakes: Mistakes) -> api.Dataset | None:
+def _mix(section: Any, mistakes: Mistakes) -> AnyData | None:
     keys = dict(section) if isinstance(section, dict) else {}
     sources = _sources(keys.pop("sources", None), mistakes)
     options = check_section(MIX, keys, ("mix",), mistakes)
@@ -199,7 +201,7 @@ def _mix(section: Any, mistakes: Mistakes) -> api.Dataset | None:
         return None
 
 
-def _sources(section: Any, mistakes: Mistakes) -> dict[str, api.Dataset | None]:
+def _sources(section: Any, mistakes: Mistakes) -> dict[str, AnyData | None]:
     """The data sets to mix; None for each that cannot be named."""
     loc: Loc = ("mix", "sources")
     if not isinstance(section, dict) or not all(
@@ -242,12 +244,10 @@ def _stages(data: Mapping[str, Any], mistakes: Mistakes) -> list[tuple[str, Any]
     return stages
 
 
-def _added(
-    dataset: api.Dataset, method: str, arguments: Any, loc: Loc, mistakes: Mistakes
-) -> api.Dataset:
+def _added(dataset: AnyData, method: str, arguments: Any, loc: Loc, mistakes: Mistakes) -> AnyData:
     """The data set with one more call; as it was, and the mistake noted, where the call is refused."""
-    call: Callable[..., api.Dataset] = getattr(dataset, method)
     try:
+        call: Callable[..., AnyData] = getattr(dataset, method)
         return call(**arguments) if isinstance(arguments, dict) else call(arguments)
     except ConfigError as error:
         mistakes.add(loc, str(error))

@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from rayingest import __version__
 from rayingest.api.config import load_config
-from rayingest.api.dataset import Dataset
+from rayingest.api.data import description_of
+from rayingest.build.compatibility import Feature, check_complete
 from rayingest.build.mixed_planner import MixtureScanResult
+from rayingest.build.mixture import MixedSources
+from rayingest.build.one_source import OneSource
 from rayingest.build.scan import ScanResult
 from rayingest.build.summary import reads_per_block
 from rayingest.errors import IngestError
@@ -29,7 +32,7 @@ from rayingest.plan.order.subset import view_mark
 from rayingest.plan.order.weighted import WeightedPlanner
 from rayingest.storage.redact import redact
 from rayingest.tools.cli import inspect as inspection
-from rayingest.tools.cli.source import open_source, sources_of
+from rayingest.tools.cli.source import one_source, open_source, sources_of
 from rayingest.tools.probe.commands import add_commands
 from rayingest.util.progress import Bar
 
@@ -92,8 +95,10 @@ def check(
     with _report_errors(debug):
         loaded = load_config(config)
         dataset = loaded.dataset()
-        scan = _scan_result(dataset, on_ray)
-        planner = dataset.planner(scan, 0, world_size, uneven=True)
+        description = cast("OneSource | MixedSources", description_of(dataset))
+        check_complete([*description.features, Feature.LOADER])
+        scan = _scan_result(description, on_ray)
+        planner = description.build_planner(scan, 0, world_size, uneven=True)
         beside = bool(scan.limits) or scan.lengths is not None or not planner.calendar.is_plain
         kinds = (
             isinstance(planner, kind) for kind in (GroupedPlanner, MixedPlanner, WeightedPlanner)
@@ -125,7 +130,7 @@ def index(
     """Index the data, unless the cached index is up to date."""
     with _report_errors(debug):
         for dataset in sources_of(open_source(source, format_name, option)):
-            cached = dataset.index_cache().load() is not None
+            cached = dataset.source.index_cache().load() is not None
             scan = _scan_result(dataset, on_ray)
             _print_rows(
                 {**_data_rows(scan), "state": ["cached, up to date" if cached else "built"]}
@@ -143,9 +148,8 @@ def inspect(
 ) -> None:
     """Show the data: shards, counts, sizes, fields, and a contact sheet of images."""
     with _report_errors(debug):
-        dataset = replace(
-            open_source(source, format_name, option), limits=(), lengths=None
-        )  # all the data, also what the configuration leaves out
+        # All the data, also the samples that the configuration leaves out.
+        dataset = replace(one_source(source, format_name, option), limits=(), lengths=None)
         scan = _scan_result(dataset, on_ray=False)
         _print_rows(_data_rows(scan))
         heads = f"{'bytes':>15} {'blocks':>9} {'samples':>12}"
@@ -211,7 +215,7 @@ def pack(
     from rayingest.tools.cli.parts import Layout
 
     with _report_errors(debug):
-        dataset = open_source(source, format_name, option)
+        dataset = one_source(source, format_name, option)
         scan = _scan_result(dataset, on_ray=True)
         packing = Packing(dataset, scan, folder, Layout(to, shard_bytes, resize, decode_images))
         written = samples = 0
@@ -233,7 +237,7 @@ def pack(
         )
 
 
-def _scan_result(dataset: Dataset, on_ray: bool) -> ScanResult:
+def _scan_result(dataset: OneSource | MixedSources, on_ray: bool) -> ScanResult:
     if on_ray:
         from rayingest.execute.cluster.connection import connect
 

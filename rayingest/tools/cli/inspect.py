@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rayingest.api.dataset import Dataset
+from rayingest.build.one_source import OneSource
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.stream import spans_of
 from rayingest.plan.order.manifest import Manifest
@@ -44,7 +44,7 @@ def shards(manifest: Manifest) -> Iterator[str]:
         yield f"... and {len(manifest.paths) - _SHOWN_SHARDS:,} more"
 
 
-def first_samples(dataset: Dataset, manifest: Manifest, count: int) -> Samples:
+def first_samples(dataset: OneSource, manifest: Manifest, count: int) -> Samples:
     """Decode `count` samples, the first ones of evenly spaced blocks; bad samples are left out."""
     work = work_of(dataset)
     chosen = np.unique(
@@ -99,9 +99,9 @@ def write_contact_sheet(samples: Sequence[Mapping[str, Any]], path: Path) -> str
 class Verification:
     """One pass over the data; `shards`, `samples` and `bad` count what the pass has seen so far."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: OneSource) -> None:
         self._dataset, self._work = dataset, work_of(dataset)
-        self.listing = dataset.index_cache().listing
+        self.listing = dataset.source.index_cache().listing
         self.shards = self.samples = self.bad = 0
 
     def faults(self, progress: Callable[[int], None] = lambda shards: None) -> Iterator[DataError]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rayingest.api.dataset import Dataset
+from rayingest.build.one_source import OneSource
 from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.execute.stream import spans_of
@@ -66,7 +66,7 @@ class Packing:
     Raises ConfigError if the folder holds other files, or shards of another packing.
     """
 
-    def __init__(self, dataset: Dataset, scan: ScanResult, url: str, layout: Layout) -> None:
+    def __init__(self, dataset: OneSource, scan: ScanResult, url: str, layout: Layout) -> None:
         path = local_path(url)
         if path is None:
             raise ConfigError(
@@ -75,7 +75,7 @@ class Packing:
             )
         folder = Path(path)
         for name in (RECORD, f"part-000000{SUFFIXES[layout.to]}"):
-            if may_include(dataset.urls, str(folder / name)):
+            if may_include(dataset.source.urls, str(folder / name)):
                 raise ConfigError(f"{folder} is part of the data itself; choose another folder")
         self.shards = _shards(scan, folder, layout)
         self._layout, self._work = layout, work_of(dataset)

@@ -19,9 +19,11 @@ import yaml
 
 from rayingest.api.config import load_config
 from rayingest.api.config.document import yaml_problem
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
 from rayingest.api.mixture import Mixture
 from rayingest.api.readers import READERS
+from rayingest.build.one_source import OneSource
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, SourceWork, Span, Work
 from rayingest.formats.indexing import index_shard
@@ -51,7 +53,7 @@ class Block:
 
 def open_source(
     source: str, format_name: str | None, options: Sequence[str] | None = None
-) -> Dataset:
+) -> Dataset | Mixture:
     """Return the data of a configuration (`.yaml`), or of a URL in the format `format_name`.
 
     Options are `name=value`, the value in YAML. Raises ConfigError if `source` is neither.
@@ -83,29 +85,40 @@ def _option(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--option {name} is not valid YAML: {yaml_problem(error)}") from None
 
 
-def sources_of(dataset: Dataset) -> list[Dataset]:
-    """Return the sources of a mixture, or the data set itself."""
-    return (
-        [leaf.dataset for leaf in dataset.leaves()] if isinstance(dataset, Mixture) else [dataset]
-    )
+def sources_of(data: Dataset | Mixture) -> list[OneSource]:
+    """Return the sources of a mixture, or the one source of a data set."""
+    if isinstance(data, Mixture):
+        return [leaf.dataset for leaf in description_of(data).leaves()]
+    return [description_of(data)]
 
 
-def work_of(dataset: Dataset) -> SourceWork:
+def one_source(
+    source: str, format_name: str | None, options: Sequence[str] | None = None
+) -> OneSource:
+    """Return the data of `open_source`. Raises ConfigError for a mixture."""
+    data = open_source(source, format_name, options)
+    if isinstance(data, Mixture):
+        names = ", ".join(data.names)
+        raise ConfigError(f"this command reads one source, not a mixture of {names}")
+    return description_of(data)
+
+
+def work_of(dataset: OneSource) -> SourceWork:
     """Return the work on each sample; it skips and reports bad samples."""
-    return dataset.source_work.with_options(True, choose_backend(None))
+    return dataset.work.with_options(True, choose_backend(None))
 
 
 def index_shards(
-    dataset: Dataset, listing: Listing
+    dataset: OneSource, listing: Listing
 ) -> Iterator[tuple[int, ShardBlocks | DataError]]:
     """Yield each shard's number and its blocks, or the error of its index, in order."""
 
     def one(shard: int) -> tuple[int, ShardBlocks | DataError]:
-        work = dataset.source_work
+        work = dataset.work
         url, size = listing.url(shard), int(listing.sizes[shard])
         of = Shard(work.storage, url, size, work.strict, work.options)
         try:
-            return shard, index_shard(work.format, of, dataset.block_bytes)
+            return shard, index_shard(work.format, of, dataset.source.block_bytes)
         except DataError as error:
             return shard, error
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rayingest.api.dataset import Dataset
+from rayingest.api.data import Data
 from rayingest.execute.cluster.pool import Pool
 from rayingest.monitor.trace import Trace
 from rayingest.plan.protocols import Batch
@@ -38,7 +38,7 @@ _STEPS = 1 << 30
 
 
 def run_ablation(
-    dataset: Dataset, point: Point, trial: Trial, trace: Trace | None = None
+    dataset: Data[Any], point: Point, trial: Trial, trace: Trace | None = None
 ) -> Iterator[Result]:
     """Yield the results of the `RUNS` at one point; trace the cold run."""
     with Pool(workers=point.workers, start_timeout=trial.timeout) as pool:
@@ -73,7 +73,7 @@ def split(runs: Sequence[Result]) -> dict[str, float]:
     }
 
 
-def _synthetic(dataset: Dataset, point: Point, trial: Trial) -> Measured:
+def _synthetic(dataset: Data[Any], point: Point, trial: Trial) -> Measured:
     """Measure a loader that hands out one batch of the data again and again."""
     options = {
         name: value

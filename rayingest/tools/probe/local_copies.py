@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
-from rayingest.api.dataset import Dataset
-from rayingest.api.mixture import Mixture
+from rayingest.api.data import Data, description_of
+from rayingest.build.mixture import MixedSources
+from rayingest.build.one_source import OneSource
 from rayingest.build.statistic import SampleStatistic
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
@@ -25,6 +27,8 @@ from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
+
+AnyData = TypeVar("AnyData", bound=Data[Any])
 
 COPIED_BYTES = 256 << 20
 _LARGEST_BYTES = 2 << 30
@@ -34,13 +38,13 @@ _SMALL_BYTES = 8 << 20
 """A smaller file is read with one request."""
 
 
-def without_cache(dataset: Dataset) -> Dataset:
+def without_cache(dataset: AnyData) -> AnyData:
     """Return the data set without a disk cache; its local files leave the system's page cache."""
     return _replace_sources(dataset, _drop_from_page_cache)
 
 
 @contextmanager
-def copy_first_shards(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[Dataset]:
+def copy_first_shards(dataset: AnyData, limit: int = COPIED_BYTES) -> Iterator[AnyData]:
     """Copy each source's first shards, at most `limit` bytes but at least one shard.
 
     Yields the data set over the copies, which are deleted afterwards. It has no `take`, `skip` and
@@ -58,20 +62,20 @@ def copy_first_shards(dataset: Dataset, limit: int = COPIED_BYTES) -> Iterator[D
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replace_sources(dataset: Dataset, replacement: Callable[[Dataset], Dataset]) -> Dataset:
-    """Replace each source of the data set; a data set that is no mixture is its own source."""
-    if not isinstance(dataset, Mixture):
-        return replacement(dataset)
-    return replace(
-        dataset,
-        sources={
-            name: _replace_sources(source, replacement) for name, source in dataset.sources.items()
-        },
-    )
+def _replace_sources(data: AnyData, replacement: Callable[[OneSource], OneSource]) -> AnyData:
+    """Replace each source of the data."""
+
+    def replaced(description: Any) -> Any:
+        if not isinstance(description, MixedSources):
+            return replacement(description)
+        sources = {name: replaced(source) for name, source in description.sources.items()}
+        return replace(description, sources=sources)
+
+    return type(data)(replaced(description_of(data)))
 
 
-def _drop_from_page_cache(dataset: Dataset) -> Dataset:
-    for files in _shards(dataset, dataset.index_cache().listing):
+def _drop_from_page_cache(dataset: OneSource) -> OneSource:
+    for files in _shards(dataset, dataset.source.index_cache().listing):
         for path in filter(None, (local_path(url) for url, _ in files)):
             with contextlib.suppress(OSError):  # the reader of the file reports its errors
                 descriptor = os.open(path, os.O_RDONLY)
@@ -79,23 +83,23 @@ def _drop_from_page_cache(dataset: Dataset) -> Dataset:
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 finally:
                     os.close(descriptor)
-    return replace(dataset, cache=None)
+    return replace(dataset, source=replace(dataset.source, cache=None))
 
 
-def _shards(dataset: Dataset, listing: Listing) -> Iterator[list[tuple[str, int]]]:
+def _shards(dataset: OneSource, listing: Listing) -> Iterator[list[tuple[str, int]]]:
     """Yield each shard's files and their bytes."""
-    format_ = get_format(dataset.format_name)
+    format_ = get_format(dataset.source.format_name)
     return (format_.files(listing.url(i), int(listing.sizes[i])) for i in range(len(listing)))
 
 
-def _copy(dataset: Dataset, folder: Path, limit: int) -> Dataset:
-    listing = dataset.index_cache().listing
+def _copy(dataset: OneSource, folder: Path, limit: int) -> OneSource:
+    listing = dataset.source.index_cache().listing
     chosen: list[list[tuple[str, int]]] = []
     size = 0
     for files in _shards(dataset, listing):
         if not files or any(nbytes < 0 for _, nbytes in files):
             raise ConfigError(
-                f"data of the format {dataset.format_name} does not consist of files that can be "
+                f"data of the format {dataset.source.format_name} does not consist of files that can be "
                 "copied one by one"
             )
         nbytes = sum(nbytes for _, nbytes in files)
@@ -118,15 +122,16 @@ def _copy(dataset: Dataset, folder: Path, limit: int) -> Dataset:
         if ".." in Path(name).parts:  # the name would leave the folder
             raise ConfigError(f"{redact(url)}: the name contains '..', so the file is not copied")
         copies.append((url, nbytes, data / name))
-    _fetch(dataset.source_work.storage, copies)
-    return replace(
-        dataset,
+    _fetch(dataset.source.storage, copies)
+    source = replace(
+        dataset.source,
         urls=str(data) if in_groups else tuple(str(target) for _, _, target in copies),
         index=str(folder / "index.rayingest"),
         storage_options={},
         allow_pipe=False,
-        limits=tuple(limit for limit in dataset.limits if isinstance(limit, SampleStatistic)),
     )
+    limits = tuple(limit for limit in dataset.limits if isinstance(limit, SampleStatistic))
+    return replace(dataset, source=source, limits=limits)
 
 
 def _name(url: str, number: int) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from rayingest.api.dataset import Dataset
+from rayingest.api.data import Data, description_of
 from rayingest.errors import IngestError
 from rayingest.execute.cluster.pool import Pool
 from rayingest.execute.cluster.resources import describe_cpus, total_cpus
@@ -24,6 +24,8 @@ KNEE = 0.95
 """The smallest setting that reaches this share of the best rate is good enough."""
 _WARM_BATCHES = 2
 _LOOK_SECONDS = 0.05
+
+AnyData = TypeVar("AnyData", bound=Data[Any])
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,13 @@ class Point:
         words += [] if self.pin_memory is None else ["pinned" if self.pin_memory else "not pinned"]
         return ", ".join([*words, *([] if self.batch is None else [f"batch {self.batch}"])])
 
-    def batched(self, dataset: Dataset) -> Dataset:
-        """Return the data set with this batch size."""
-        if self.batch is None or dataset.batching is None:
-            return dataset
-        return replace(dataset, batching=replace(dataset.batching, size=self.batch))
+    def batched(self, data: AnyData) -> AnyData:
+        """Return the data with this batch size."""
+        description = description_of(data)
+        if self.batch is None or description.batching is None:
+            return data
+        batching = replace(description.batching, size=self.batch)
+        return type(data)(replace(description, batching=batching))
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class NotMeasured:
 Result = Measured | NotMeasured
 
 
-def sweep(dataset: Dataset, points: Iterable[Point], trial: Trial) -> Iterator[Result]:
+def sweep(dataset: Data[Any], points: Iterable[Point], trial: Trial) -> Iterator[Result]:
     """Measure each point, ordered by workers, so that points of one number share a pool.
 
     No point is measured with fewer decoders than it asks for.
@@ -119,7 +123,7 @@ def wait_for_decoders(pool: Pool, timeout: float) -> str:
 
 
 def measure(
-    dataset: Dataset, point: Point, trial: Trial, pool: Pool, trace: Trace | None = None
+    dataset: Data[Any], point: Point, trial: Trial, pool: Pool, trace: Trace | None = None
 ) -> Result:
     """Measure one point on a pool with its number of workers."""
     options = {

@@ -256,29 +256,35 @@ def test_states_identify_their_sources(folder: Path) -> None:
     [
         ({"sources": {}}, "sources={}: it is empty"),
         ({"sources": {"a": 3}}, "'a' is a int; data sets by name"),
-        ({"sources": {"a/b": web}}, "'a/b' is no name"),
+        ({"sources": {"a/b": web}}, "'a/b' is not a name"),
         (
             {"sources": {"a": lambda f: web(f).batch(3)}},
-            r"'a' has .batch\(...\): batch the mixture",
+            "'a': batch beside a source of mix: .*; call batch on the mixture",
         ),
-        ({"sources": {"a": lambda f: web(f).epoch(passes=2)}}, r"'a' has .epoch"),
-        ({"sources": {"a": lambda f: web(f).pack(4)}}, r"'a' has .pack"),
-        ({"sources": {"a": lambda f: ri.stream(lambda name, offset: iter(()))}}, "'a' has no end"),
-        ({"sources": {"a": lambda f: ri.from_torch([1, 2], sampler=[1, 0])}}, "'a' has a sampler"),
+        ({"sources": {"a": lambda f: web(f).epoch(passes=2)}}, "'a': epoch beside a source of mix"),
+        ({"sources": {"a": lambda f: web(f).pack(4)}}, "'a': pack beside a source of mix"),
+        (
+            {"sources": {"a": lambda f: ri.stream(lambda name, offset: iter(()))}},
+            "'a': stream beside a source of mix: a stream has no end",
+        ),
+        (
+            {"sources": {"a": lambda f: ri.from_torch([1, 2], sampler=[1, 0])}},
+            r"'a': from_torch\(sampler=...\) beside a source of mix",
+        ),
         (
             {"sources": {"a": lambda f: ri.mix({"b": web(f)}, {0: {"b": 1}, 3: {"b": 2}})}},
-            "'a' has weights that change",
+            "'a': .*only the outermost mixture knows the step",
         ),
-        ({"weights": {"web": 1}}, "no weight for 'code'; 0 is for none of it"),
+        ({"weights": {"web": 1}}, "the weight of 'code' is missing; give 0"),
         (
             {"weights": {"web": 1, "code": 1, "text": 1}},
-            "a weight for 'text'; the sources are web, code",
+            "'text' has a weight and is not a source; the sources are web, code",
         ),
         ({"weights": {"web": 1, "code": 0}}, "the weight of 'code' is always 0"),
-        ({"weights": {"web": -1, "code": 1}}, "-1 for 'web' is no weight"),
-        ({"weights": {3: {"web": 1, "code": 1}}}, "from step 0 on"),
-        ({"weights": {0: {"web": 0, "code": 0}}}, "from step 0 on all weights are 0"),
-        ({"until": "last"}, "until='last': 'first', 'all', or how many"),
+        ({"weights": {"web": -1, "code": 1}}, "-1 for 'web' is not a number"),
+        ({"weights": {3: {"web": 1, "code": 1}}}, "the weights from step 0 on are missing"),
+        ({"weights": {0: {"web": 0, "code": 0}}}, "all weights are 0 from step 0 on"),
+        ({"until": "last"}, "until='last': 'first', 'all', or a number"),
         ({"until": 0}, "until=0: 'first'"),
     ],
 )
@@ -297,16 +303,19 @@ def test_wrong_sources_and_weights_are_refused(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data.where("i > 3"), "where of a mixture: it is for the sources"),
-        (lambda data: data.take(3), "take of a mixture"),
-        (lambda data: data.split(0.5, 0.5), "split of a mixture"),
-        (lambda data: data.pack(8), "pack of a mixture: neither a mixture nor its sources"),
-        (lambda data: data.length("i"), "length of a mixture"),
-        (lambda data: data.epoch(passes=2), r"epoch\(...\) of a mixture"),
-        (lambda data: data.batch(4, bucketed=True), r"batch\(bucketed=True\) of a mixture"),
-        (lambda data: data.batch(max_tokens=4), r"batch\(max_tokens=...\) of a mixture"),
-        (lambda data: data.shuffle(1, lanes=2), r"shuffle\(lanes=...\) of a mixture"),
-        (lambda data: data.to_ray(), "one source, not with a mixture of web, code"),
+        (
+            lambda data: data.where("i > 3"),
+            "where beside mix: .*; call it on the sources, before mix",
+        ),
+        (lambda data: data.take(3), "take beside mix"),
+        (lambda data: data.split(0.5, 0.5), "split beside mix"),
+        (lambda data: data.pack(8), "pack beside mix: neither a mixture nor its sources"),
+        (lambda data: data.length("i"), "length beside mix"),
+        (lambda data: data.epoch(passes=2), r"epoch beside mix: until= decides"),
+        (lambda data: data.batch(4, bucketed=True), r"batch\(bucketed=True\) beside mix"),
+        (lambda data: data.batch(max_tokens=4), r"batch\(max_tokens=...\) beside mix"),
+        (lambda data: data.shuffle(1, lanes=2), r"shuffle\(lanes=...\) beside mix"),
+        (lambda data: data.to_ray(), "to_ray beside mix: a Ray Dataset is made of one source"),
         (lambda data: data.batch(4).loader(workers=0), r"stratified=False\) needs .shuffle\(\)"),
         (
             lambda data: data.batch(500).shuffle(1).loader(workers=0),
@@ -325,5 +334,7 @@ def test_mixtures_that_never_end_are_refused(folder: Path) -> None:
     weights = {0: {"web": 1, "code": 1}, 3: {"web": 1, "code": 0}}
     with pytest.raises(ri.ConfigError, match="until='all' of a mixture of web, code never comes"):
         mixed(folder, weights=weights, until="all").loader(workers=0)
-    with pytest.raises(ri.ConfigError, match="partial='pad' gives others"):
+    with pytest.raises(
+        ri.ConfigError, match=r"beside batch\(partial='pad' or 'short'\): weights that change"
+    ):
         mixed(folder, weights=weights).batch(8, partial="pad").loader(workers=0)

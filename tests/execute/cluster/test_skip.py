@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
+from rayingest.build.planner import resolve_order
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner
 from tests.support.skipping import expected_rows
@@ -53,7 +55,7 @@ def reference(data: Dataset) -> list[Step]:
 
 
 def manifest_of(data: Dataset) -> Manifest:
-    manifest = data.index_cache().load()
+    manifest = description_of(data).source.index_cache().load()
     assert manifest is not None
     return manifest
 
@@ -76,7 +78,7 @@ def test_the_reference_has_the_replacements_of_the_plan(data: Dataset) -> None:
     flagged.
     """
     manifest = manifest_of(data)
-    planner = Planner(manifest, data.order(manifest))
+    planner = Planner(manifest, resolve_order(description_of(data), manifest))
     with data.loader(workers=0, **SKIP) as loader:
         assert len(loader) == 10
         for step, batch in enumerate(loader):

@@ -104,9 +104,12 @@ def test_weights_work_with_buckets_and_longer_epochs(table: str) -> None:
             r"sample 0 is -1.0, which is no number of 0 or more",
         ),
         (lambda data: data.weighted([0] * SAMPLES).shuffle(), "come to 0"),
-        (lambda data: data.weighted("i").pack(4, "i").shuffle(), r"pack beside weighted\(...\)"),
+        (lambda data: data.weighted("i").pack(4, "i").shuffle(), "weighted beside pack"),
         (lambda data: data.map(noisy).weighted("i").shuffle(), "draws random numbers"),
-        (lambda data: ri.mix({"a": data.weighted("i")}), "a mixture has weights of its own"),
+        (
+            lambda data: ri.mix({"a": data.weighted("i")}),
+            "a mixture weighs its sources, not their samples",
+        ),
         (lambda data: data.weighted([1e-310] * SAMPLES).shuffle(), "come to .*e-30"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
     ]
     result = run("inspect", "m.yaml")
     assert result.exit_code == 1
-    assert "one source, not with a mixture of a, b" in result.stderr
+    assert "one source, not a mixture of a, b" in result.stderr
 
 
 def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:

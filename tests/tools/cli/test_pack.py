@@ -13,8 +13,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import rayingest as ri
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
-from rayingest.build.scan import scan
 from rayingest.errors import ConfigError, DataError
 from rayingest.tools.cli import app
 from rayingest.tools.cli.pack import Packing
@@ -24,9 +24,15 @@ from tests.support.format_samples import SAMPLES
 from tests.support.streams import write_shards
 
 
+def packing_of(data: Dataset, folder: str, layout: Layout) -> Packing:
+    """Return the packing of these data into a folder."""
+    description = description_of(data)
+    return Packing(description, description.scan(0, on_ray=False), folder, layout)
+
+
 def pack_here(data: Dataset, folder: Path, **layout: Any) -> Packing:
     """Without Ray."""
-    packing = Packing(data, scan(data, data.index_cache(), 0, False), str(folder), Layout(**layout))
+    packing = packing_of(data, str(folder), Layout(**layout))
     for shard in packing.shards:
         packing.pack(shard)
     return packing
@@ -69,8 +75,7 @@ def test_a_file_that_is_gone_is_not_packed_as_nothing(tmp_path: Path, to: str) -
     for i in range(3):
         (tmp_path / "data" / f"{i}.bin").write_bytes(bytes([i]))
     data = ri.read_files(tmp_path / "data")
-    indexed = scan(data, data.index_cache(), 0, False)
-    packing = Packing(data, indexed, str(tmp_path / "packed"), Layout(to=to, shard_bytes=500))
+    packing = packing_of(data, str(tmp_path / "packed"), Layout(to=to, shard_bytes=500))
     (tmp_path / "data" / "1.bin").unlink()
     with pytest.raises(DataError, match="does not exist") as caught:
         packing.pack(packing.shards[0])
@@ -187,7 +192,7 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a.txt cannot be created: File exists"):
         pack_here(data, tmp_path / "full" / "a.txt", **layout)
     with pytest.raises(ConfigError, match="is not a folder of the file system"):
-        Packing(data, scan(data, data.index_cache(), 0, False), "s3://bucket/out", Layout(**layout))
+        packing_of(data, "s3://bucket/out", Layout(**layout))
 
 
 def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
@@ -255,7 +260,7 @@ def test_on_ray_data_the_command_packs(cluster: Any, tmp_path: Path) -> None:
     write_shards(tmp_path / "data", [20, 15, 7])
     how = {"index": tmp_path / "index.arrow", "block_bytes": 4096}
     data, layout = ri.read_webdataset(tmp_path / "data", **how), Layout("webdataset", 8000)
-    begun = Packing(data, scan(data, data.index_cache(), 0, False), str(tmp_path / "out"), layout)
+    begun = packing_of(data, str(tmp_path / "out"), layout)
     begun.pack(begun.shards[0])
 
     def run(*arguments: str) -> Result:

@@ -1,0 +1,141 @@
+"""Build what a `Mixture` describes: scan each source, then plan and stream their samples together.
+
+Owns how the shuffle and the batches of a mixture become those of its sources. The order itself is
+the business of `mixed_planner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from rayingest.build.compatibility import Feature
+from rayingest.build.description import Batching, Description, Shuffle
+from rayingest.build.mixed_planner import (
+    Leaf,
+    MixtureScanResult,
+    Recipe,
+    Weights,
+    make_mixed_planner,
+    word_of,
+)
+from rayingest.build.one_source import OneSource
+from rayingest.build.planner import batching_of
+from rayingest.build.ranks import Ranks
+from rayingest.build.scan import ScanResult
+from rayingest.build.stream import planned
+from rayingest.execute.mixed_work import MixedWork
+from rayingest.execute.stream import Stream
+from rayingest.plan.order.keys import fold
+from rayingest.plan.order.manifest import JoinedManifest
+from rayingest.plan.order.mixed import MixedPlanner
+from rayingest.transforms.stages import Stage
+
+if TYPE_CHECKING:
+    from rayingest.trainer.loader import PlanView
+
+
+@dataclass(frozen=True)
+class MixedSources(Description):
+    """Several sources as one, by name; a source may be a mixture itself.
+
+    `weights`: by the step from which they hold, the share of each source; None: the sources' sizes.
+    `until` and `stratified` as in `mix`.
+    """
+
+    sources: Mapping[str, OneSource | MixedSources]
+    weights: Weights | None = None
+    until: str | int = "first"
+    stratified: bool = True
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)}; {self.shuffling}, {self.batching}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources in the order of `__source__`, one in a mixture as "web/news"."""
+        return tuple(leaf.name for leaf in self.leaves())
+
+    @property
+    def features(self) -> Iterator[Feature]:
+        yield Feature.MIX
+        yield from super().features
+        if self._is_unstratified():
+            yield Feature.UNSTRATIFIED
+        if len(self.weights or ()) > 1:
+            yield Feature.CHANGING_WEIGHTS
+
+    def _is_unstratified(self) -> bool:
+        """Return whether this mixture, or one inside without a shuffle of its own, is."""
+        inside = (source for source in self.sources.values() if isinstance(source, MixedSources))
+        unseeded = (source for source in inside if source.shuffling is None)
+        return not self.stratified or any(source._is_unstratified() for source in unseeded)
+
+    def leaves(
+        self,
+        within: str = "",
+        shuffling: tuple[str, Shuffle] | None = None,
+        batching: Batching | None = None,
+    ) -> Iterator[Leaf[OneSource]]:
+        """Yield the sources that are no mixtures, each with the shuffle and batches that it gets."""
+        batching = self.batching or batching
+        if self.shuffling is not None:
+            shuffling = within, self.shuffling
+        for name, source in self.sources.items():
+            path = within + name
+            if isinstance(source, MixedSources):
+                yield from source.leaves(f"{path}/", shuffling, batching)
+            elif source.shuffling is not None or shuffling is None:
+                yield Leaf(path, replace(source, batching=batching))
+            else:
+                window_of, outer = shuffling
+                own = Shuffle(fold("mixture", outer.seed, word_of(path)), None, None)
+                shuffled = replace(source, batching=batching, shuffling=own)
+                yield Leaf(path, shuffled, outer.window, window_of)
+
+    def with_stage(self, stage: Stage) -> Self:
+        sources = {name: source.with_stage(stage) for name, source in self.sources.items()}
+        return replace(self, sources=sources)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the mixture's order depends on, except the sources' own orders."""
+        sources = {
+            name: source.recipe if isinstance(source, MixedSources) else None
+            for name, source in self.sources.items()
+        }
+        seed = None if self.shuffling is None else self.shuffling.seed
+        return Recipe(sources, self.weights, self.until, self.stratified, seed)
+
+    @property
+    def work(self) -> MixedWork:
+        """What workers need to know to read and decode."""
+        works = {}
+        for number, leaf in enumerate(self.leaves()):
+            work = leaf.dataset.work
+            works[leaf.name] = replace(work, pipeline=replace(work.pipeline, source=number))
+        return MixedWork(works)
+
+    def scan(self, rank: int, on_ray: bool, shown: bool = False) -> MixtureScanResult:
+        """Return the scan of each source; see `OneSource.scan`."""
+        parts = {leaf.name: leaf.dataset.scan(rank, on_ray, shown) for leaf in self.leaves()}
+        manifest = JoinedManifest.of([part.manifest for part in parts.values()])
+        return MixtureScanResult(manifest, (), None, parts=parts)
+
+    def build_planner(
+        self, known: ScanResult, rank: int, world_size: int, uneven: bool
+    ) -> MixedPlanner:
+        """Build one rank's planner for scanned data. Raises ConfigError."""
+        assert isinstance(known, MixtureScanResult)
+        ranks = (rank, world_size, uneven)
+        return make_mixed_planner(
+            self.recipe, list(self.leaves()), batching_of(self), known, *ranks
+        )
+
+    def build_stream(
+        self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
+    ) -> tuple[Stream, PlanView]:
+        known = self.scan(ranks.rank, on_ray)
+        planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
+        return planned(known, planner, self.work, skip=skip, image_backend=image_backend)

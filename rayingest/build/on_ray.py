@@ -1,0 +1,104 @@
+"""Build the source of a loader's batches on Ray: its limits, its pool of workers, and the feeder.
+
+Owns how a loader's budgets follow from its options and its stream. `build.loader` imports this
+module only if a loader has workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayingest.build.ranks import Ranks
+from rayingest.build.summary import describe, describe_unbounded
+from rayingest.execute.cluster import resources
+from rayingest.execute.cluster.feeder import Feeder
+from rayingest.execute.cluster.metrics import RayMetrics
+from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.quarantine import Quarantine
+from rayingest.execute.stream import ManifestStream, Stream
+from rayingest.execute.unbounded.stream import UnboundedStream
+from rayingest.monitor.autoscale import Autoscale
+from rayingest.monitor.watch import LoaderWatch
+from rayingest.plan.dispatch.dispatch import Limits
+from rayingest.trainer.slots import SlotPool
+
+_LEAST_AHEAD_STEPS = 16
+_LEAST_AHEAD_ROWS = 4096
+_READY_PART = 8
+"""Batches that are ready take at most 1/8 of `max_bytes` in this process's memory."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The options of `loader` that concern workers."""
+
+    workers: int | tuple[int, int]
+    pool: Pool | None
+    max_bytes: int | None
+    prefetch: int
+    epochs: int | None
+    start_timeout: float
+    decode_timeout: float
+
+
+def build_source(
+    stream: Stream,
+    ranks: Ranks,
+    slots: SlotPool,
+    options: Workers,
+    quarantine: Quarantine | None,
+) -> tuple[Feeder, LoaderWatch]:
+    """Start the workers of a loader, or open its pool, and return the source of its batches."""
+    limits = _limits(stream, ranks, options.max_bytes, options.prefetch)
+    pool, workers = options.pool, options.workers
+    if pool is None:
+        least = workers if isinstance(workers, int) else workers[0]
+        pool = Pool(least, start_timeout=options.start_timeout)
+    autoscale = None if isinstance(workers, int) else Autoscale(pool, *workers)
+    watch = LoaderWatch(RayMetrics(ranks.rank), autoscale=autoscale)
+    pool.open(ranks.rank, ranks.world_size)
+    source = Feeder(
+        stream,
+        pool,
+        slots,
+        limits,
+        epochs=options.epochs,
+        decode_timeout=options.decode_timeout,
+        owns_pool=options.pool is None,
+        quarantine=quarantine,
+        tick=watch.tick,
+        span=watch.span,
+    )
+    resources.count_loader(source, ranks.rank)
+    return source, watch
+
+
+def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
+    resources.check_shared_memory(resources.store_bytes())
+    if max_bytes is None:
+        max_bytes = resources.default_max_bytes(
+            ranks.rank, ranks.world_size, ranks.local_world_size
+        )
+    if isinstance(stream, ManifestStream):
+        describe(stream, max_bytes)
+    if isinstance(stream, UnboundedStream):
+        describe_unbounded(stream, max_bytes)
+    return Limits(
+        max_bytes=max_bytes,
+        ahead=_steps_ahead(stream, ranks.world_size),
+        ready=prefetch + 1,
+        room=max(1, prefetch),
+        room_bytes=min(Limits.room_bytes, max_bytes // _READY_PART),
+        whole_steps=stream.work.pipeline.needs_whole_steps,
+        in_order=stream.in_order,
+    )
+
+
+def _steps_ahead(stream: Stream, world_size: int) -> int:
+    """Return how many steps are planned ahead.
+
+    Half a window, so that the next window is there when this one ends (none if there is one block);
+    and at least so many rows that small steps share a task.
+    """
+    rows = max(1, stream.planner.order.samples_per_step // world_size)
+    return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), stream.window_steps // 2)

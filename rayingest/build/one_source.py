@@ -1,0 +1,47 @@
+"""Build what a `Dataset` describes: scan its one source, then plan and stream its samples.
+
+Owns the way from a description of one source to a rank's stream. Each step is the business of its
+own module: `scan`, `planner` and `stream`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rayingest.build.description import SourceDescription
+from rayingest.build.planner import make_planner
+from rayingest.build.ranks import Ranks
+from rayingest.build.scan import ScanResult, scan_source
+from rayingest.build.stream import planned
+from rayingest.execute.stream import Stream
+from rayingest.plan.order.planner import Planner
+from rayingest.util.slow import log_if_slow
+
+if TYPE_CHECKING:
+    from rayingest.trainer.loader import PlanView
+
+
+@dataclass(frozen=True)
+class OneSource(SourceDescription):
+    """Data from one source that can be read."""
+
+    def scan(self, rank: int, on_ray: bool, shown: bool = False) -> ScanResult:
+        """Return what must be known of the data before samples are read, from the cache if there.
+
+        `on_ray`: scan on the connected cluster. `shown`: always show progress.
+        """
+        with log_if_slow("listing the shards"):
+            cache = self.source.index_cache()
+        return scan_source(self, cache, rank, on_ray, shown)
+
+    def build_planner(self, known: ScanResult, rank: int, world_size: int, uneven: bool) -> Planner:
+        """Build one rank's planner for scanned data. Raises ConfigError."""
+        return make_planner(self, known, rank, world_size, uneven)
+
+    def build_stream(
+        self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
+    ) -> tuple[Stream, PlanView]:
+        known = self.scan(ranks.rank, on_ray)
+        planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
+        return planned(known, planner, self.work, skip=skip, image_backend=image_backend)
