@@ -1,4 +1,4 @@
-"""Libraries that only one format needs: loaded when it is used, and named when they are missing."""
+"""Import libraries that only one feature needs, when it is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from rayingest.errors import ConfigError
 
 
 def import_optional(module: str, extra: str, what: str) -> Any:
-    """The module; ConfigError that says what wants it, and how to install it, where it is not there."""
+    """Return the module. ConfigError, with the extra to install, if it is missing.
+
+    `what`: the feature that needs it, for the message.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
