@@ -10,12 +10,12 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, Head, Span, Spans, TaskRows, Work
-from rayingest.plan.dispatch.block_cache import Sizes
 from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner
@@ -25,6 +25,10 @@ from rayingest.plan.order.subset import View
 from rayingest.plan.protocols import Columns
 from rayingest.storage.redact import redact
 from rayingest.transforms.schema import RESERVED
+
+if TYPE_CHECKING:
+    # A type alone: a loader without workers does not load dispatch.
+    from rayingest.plan.dispatch.block_cache import Sizes
 
 _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
 _SPREAD_BLOCKS, _SPREAD_SAMPLES = 8, 64

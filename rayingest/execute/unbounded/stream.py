@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,14 @@ import pyarrow as pa
 from rayingest.execute.stream import Stream
 from rayingest.execute.unbounded.partitions import Partitions, bookmark_after
 from rayingest.execute.work import BlockRows, Head, SourceWork, Span, Spans, Work
-from rayingest.plan.dispatch.block_cache import Sizes
 from rayingest.plan.order.offsets import Bookmarks
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.stream import UnboundedPlanner
 from rayingest.transforms.schema import schema_from_json, schema_to_json, with_padding
+
+if TYPE_CHECKING:
+    # A type alone: a loader without workers does not load dispatch.
+    from rayingest.plan.dispatch.block_cache import Sizes
 
 _LEARN_SAMPLES = 8
 _ROW_BYTES = 1024
