@@ -204,7 +204,7 @@ def described(
 
 
 def log_if_slow(error: BaseException) -> str:
-    """All that an error shows: its text, its traceback with all causes, and itself after a journey."""
+    """All that an error shows: text, traceback with all causes, and the pickled copy."""
     return (
         repr(error)
         + "".join(traceback.format_exception(error))

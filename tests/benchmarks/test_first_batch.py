@@ -1,4 +1,4 @@
-"""First batches of loaders: what a turn takes, and how what follows a resume is compared."""
+"""First batches: the steps of a turn, and the comparison after a resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Counted:
 
 
 class Kept(Counted):
-    """One that has a state: the batches taken."""
+    """A loader whose state is the number of batches taken."""
 
     taken = 0
 
@@ -36,7 +36,7 @@ class Kept(Counted):
 
 
 class Exhausted(Kept):
-    """One whose state has lost what is left of the epoch."""
+    """A loader whose state has lost the rest of the epoch."""
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.taken = 20
@@ -47,9 +47,7 @@ class Exhausted(Kept):
     [(Counted, "dropping", 0), (Kept, "state", 0), (Exhausted, "state", 4)],
 )
 def test_a_resume_follows_a_start(tmp_path: Path, loader: Any, by: str, lost: int) -> None:
-    """By a state or by dropping; a start goes on to the second epoch, and a resume to the end of
-    the first.
-    """
+    """With a state or by dropping; a resume reaches the end of the first epoch."""
     assert first_batch_turn.prepare(loader, 20, tmp_path) == {}
     start = first_batch_turn.start(loader, 20, tmp_path)
     assert [len(start["seconds"]), start["labels"][0], start["labels"][-1]] == [21, [0, 1], [0, 1]]
@@ -62,7 +60,7 @@ def test_a_resume_follows_a_start(tmp_path: Path, loader: Any, by: str, lost: in
 
 
 def test_what_follows_a_resume_is_compared_sample_by_sample() -> None:
-    """Samples that are left out, samples that come again, and the same in another order."""
+    """Samples that are missing, that come again, and the same in another order."""
     compare = first_batch.compare
     whole = [[2 * step, 2 * step + 1] for step in range(20)]
     assert compare(whole, [[36, 37], [38, 39]]) == {"identical": True, "lost": 0, "again": 0}

@@ -1,4 +1,4 @@
-"""What benchmarks are told on the command line, and the rows that they leave."""
+"""Arguments of benchmarks, and the rows that they write."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from benchmarks import plot_throughput, rows, throughput
 def test_turns_too_short_are_told_and_not_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before and after the figures, and the row that counts is the last of those that are long
-    enough.
-    """
+    """A warning stands before and after the figures; the last row of sufficient length counts."""
     usual = throughput.CASES["images"]
     assert throughput.too_short(usual, usual) == ""
     for less in ({"drain": usual.drain - 1}, {"batches": usual.batches - 1}):
@@ -53,7 +51,7 @@ def test_turns_too_short_are_told_and_not_drawn(
 def test_a_command_that_can_give_nothing_is_told_before_the_work(
     name: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line of the command line's own."""
+    """The error is one line of the command line."""
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match="2"):
         importlib.import_module(f"benchmarks.{name}").main(
@@ -63,9 +61,7 @@ def test_a_command_that_can_give_nothing_is_told_before_the_work(
 
 
 def test_rows_are_appended_where_they_are_wanted(tmp_path: Path) -> None:
-    """The folder is made; what is not there, or no row, is told by name, and so is what is not
-    installed.
-    """
+    """The folder is created; a missing file, row or library is named."""
     path = rows.row_file(str(tmp_path / "new" / "folder" / "rows.jsonl"))
     with pytest.raises(SystemExit, match=r"no rows of JSON in .*rows\.jsonl: .*No such file"):
         rows.read_rows(path)

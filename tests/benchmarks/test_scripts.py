@@ -152,7 +152,7 @@ def test_a_turn_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_contestant_in_another_process(
     monkeypatch: pytest.MonkeyPatch, pictures: corpus.Corpus, tmp_path: Path
 ) -> None:
-    """It answers when it has taken the batches, whatever its library prints, and reports its end."""
+    """It answers once it has taken the batches, whatever its library prints."""
     (tmp_path / "chatty.py").write_text(
         "def loader(files, workers):\n"
         "    print('hello')\n"

@@ -1,4 +1,4 @@
-"""Other loaders beside storage that is far away: the server, the turns, and what is made of them."""
+"""Other loaders and distant storage: the server, the turns and their figures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from jobs import slow_files
 
 
 def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
-    """Through the server, by ranges and whole, after its delay; each sample of each shard, read by
-    its place.
-    """
+    """The server delays and returns ranges and whole files; each sample is read by its place."""
     names = slow_files.write_shards(tmp_path, shards=2, samples=3, nbytes=700)
     shard = (tmp_path / names[1]).read_bytes()
     with slow_files.served(tmp_path) as address:
@@ -36,9 +34,7 @@ def test_files_far_away_are_those_at_hand(tmp_path: Path) -> None:
 
 
 def test_a_turn_far_away_ends_in_time() -> None:
-    """It is so many batches, or as many as come in so many seconds, a whole round of the workers at
-    least.
-    """
+    """A turn is some batches, or as many as arrive in time, at least one for each worker."""
     forms = [
         {"seconds": torch.tensor([0.5, 1.0]), "__index__": torch.arange(2)},
         (np.array([0.5, 1.0]),),

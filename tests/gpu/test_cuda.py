@@ -243,7 +243,7 @@ def test_normalising_runs_on_the_consumers_stream(device):
 
 
 def test_a_loader_gives_the_same_on_the_device_as_on_the_cpu(device):
-    """From slots and from arrays of their own, over epochs, a break and a resume; lists stay lists."""
+    """From slots and from other arrays, over epochs, a break and a resume; lists stay lists."""
 
     def run(**options):
         pool = options.get("slots")

@@ -1,5 +1,5 @@
-"""The demo job, run as a user runs it: submitted to a cluster, on a cluster of its own, stopped and
-resumed.
+"""The demo job, run as users run it: submitted to a cluster, stopped, and resumed on a cluster of
+its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STEPS = EPOCHS * (1438 // 64)
 
 
 def environment() -> dict[str, str]:
-    """That of a shell with the virtual environment active, and no cluster in sight."""
+    """Return the environment of a shell with the virtual environment active and no cluster."""
     given = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # Workers that Ray starts before they are asked for are not those that a job in a folder of its
     # own needs.
@@ -57,7 +57,7 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for data and runs, with the job's configurations changed to stay in it, and to other
+    """A folder for data and runs, with the job's configurations changed to it and to shorter
     intervals.
     """
     folder = tmp_path_factory.mktemp("digits")
@@ -74,9 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running_head(wait_until: Callable[..., None]) -> Iterator[str]:
-    """The dashboard of a Ray head with ports and a folder of its own; it is ended with all that it
-    started.
-    """
+    """Run a Ray head with its own ports and folder; yields its dashboard's address."""
     port, dashboard, client, agent = free_ports(4)
     folder = Path(
         tempfile.mkdtemp(prefix="ri-head-")
@@ -136,7 +134,7 @@ def job(place: Path, *arguments: str) -> list[str]:
 
 
 def call(command: list[str]) -> str:
-    """What a command in the project's folder prints; it succeeds."""
+    """Run a command in the project's folder; return its output."""
     done = subprocess.run(
         command,
         check=False,
@@ -151,7 +149,7 @@ def call(command: list[str]) -> str:
 
 
 def steps(run: Path) -> list[dict[str, Any]]:
-    """What rank 0 logged of each step."""
+    """Return what rank 0 logged of each step."""
     return [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
 
 
@@ -161,9 +159,7 @@ def checkpoints(run: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stopped(place: Path, wait_until: Callable[..., None]) -> list[dict[str, Any]]:
-    """The job, submitted to a running cluster and stopped behind its first checkpoint; returns its
-    steps.
-    """
+    """The steps of the job, submitted to a cluster and stopped after its first checkpoint."""
     with running_head(wait_until) as head:
         submit = ["ray", "job", "submit", "--address", head, "--working-dir", "."]
         submit += ["--runtime-env", "infra/runtime_env.yaml", "--"]
@@ -176,14 +172,14 @@ def stopped(place: Path, wait_until: Callable[..., None]) -> list[dict[str, Any]
 
 @pytest.fixture(scope="module")
 def resumed(place: Path, stopped: list[dict[str, Any]]) -> str:
-    """The same run, resumed on a cluster of its own; returns what was printed."""
+    """The output of the same run, resumed on a cluster of its own."""
     return call(job(place, "--resume"))
 
 
 def test_a_stopped_run_leaves_its_steps_and_a_whole_checkpoint(
     stopped: list[dict[str, Any]], place: Path
 ) -> None:
-    """Where it was told to keep them, though it ran in a copy of the project's folder."""
+    """They are in the given folder, though the job ran in a copy of the project's."""
     assert [line["step"] for line in stopped] == list(range(1, 61))
     (run,) = (place / "runs").iterdir()
     assert checkpoints(run) == ["checkpoint_00000040"]
@@ -192,9 +188,7 @@ def test_a_stopped_run_leaves_its_steps_and_a_whole_checkpoint(
 def test_a_resumed_run_repeats_what_was_done_behind_its_checkpoint(
     stopped: list[dict[str, Any]], resumed: str, place: Path
 ) -> None:
-    """Weights, optimizer and data are those of a run that was never stopped: the same losses of the
-    same samples.
-    """
+    """Weights, optimizer and data equal those of an uninterrupted run: the losses are the same."""
     (run,) = (place / "runs").iterdir()
     assert steps(run)[:60] == stopped
     assert [line["step"] for line in steps(run)] == list(range(1, STEPS + 1))
@@ -203,9 +197,7 @@ def test_a_resumed_run_repeats_what_was_done_behind_its_checkpoint(
 def test_rank_0_had_its_part_of_every_batch(
     resumed: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Across the stop, and at the end, whoever read and decoded: what one process makes of the
-    configuration.
-    """
+    """Across the stop and to the end, its samples are those of a single process."""
     monkeypatch.chdir(ROOT)
     (run,) = (place / "runs").iterdir()
     config = ri.load_config(place / "digits_cpu.yaml")
@@ -220,9 +212,7 @@ def test_rank_0_had_its_part_of_every_batch(
 
 
 def test_the_job_learns(resumed: str, place: Path) -> None:
-    """At least 97 % of the held-out digits; the last line says so, and how long the loop waited for
-    data.
-    """
+    """At least 97 % accuracy; the last line has it, and the share of time waiting."""
     accuracy, step, waiting = FINAL.findall(resumed.splitlines()[-1])[0]
     assert float(accuracy) >= 97.0
     assert int(step) == STEPS
@@ -234,9 +224,7 @@ def test_the_job_learns(resumed: str, place: Path) -> None:
 def test_a_run_that_cannot_be_is_refused(
     resumed: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run to resume, or one that would be overwritten; without a name, `--resume` takes the
-    latest.
-    """
+    """No run to resume, or one that exists; without a name, `--resume` takes the latest."""
     monkeypatch.syspath_prepend(ROOT / "jobs")
     import train_digits
 
@@ -253,9 +241,7 @@ def test_a_run_that_cannot_be_is_refused(
 def test_the_digits_are_written_once(
     resumed: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several shards of each part, no sample in two of them, nothing left over, and nothing done
-    where they are.
-    """
+    """Several shards of each part, no sample twice or missing; a second call writes nothing."""
     monkeypatch.syspath_prepend(ROOT / "jobs")
     import digits
 
@@ -281,7 +267,7 @@ def test_the_digits_are_written_once(
 
 
 def test_a_shift_moves_a_digit_by_one_pixel_at_most() -> None:
-    """All nine moves occur, and the middle of the picture is always kept."""
+    """All nine moves occur, and the middle of the picture stays."""
     from jobs.digits import shift
 
     image = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)

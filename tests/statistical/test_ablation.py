@@ -1,4 +1,4 @@
-"""The probe's ablation runs find a planted bottleneck."""
+"""The probe's ablation finds a planted bottleneck."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.statistical
 def test_ablation_tells_storage_from_decoding(
     short: str, cluster: Any, tmp_path: Path, web: WebServer
 ) -> None:
-    """Requests that take 0.3 s, or 5 ms of decoding a sample: the stall is where it was planted."""
+    """With requests of 0.3 s storage costs most, with 5 ms of decoding a sample, decoding."""
     write_shards(tmp_path, [60, 60], side=2)
     for path in tmp_path.glob("*.tar"):
         web.files[f"/{path.name}"] = path.read_bytes()

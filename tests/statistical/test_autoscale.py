@@ -1,4 +1,4 @@
-"""`workers=(least, most)`: decoders come while the loop waits for them, and go when they are idle."""
+"""`workers=(least, most)`: decoders start while the loop waits for them and stop when idle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.statistical
 def test_decoders_come_and_go_and_the_stream_is_the_same(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100 ms of decoding: for steps of 60 ms they come until the wait is under 5 %, for steps of 300 ms one is left."""
+    """100 ms of decoding: steps of 60 ms get decoders until waits are under 5 %; steps of 300 ms
+    keep one.
+    """
     monkeypatch.setattr(watch, "SCALE_SECONDS", 1.0)
     data = (
         ri.read_webdataset(write_shards(tmp_path, [100] * 2, side=2), block_bytes=4096)
@@ -39,7 +41,7 @@ def test_decoders_come_and_go_and_the_stream_is_the_same(
         batches = chain.from_iterable(repeat(loader))
 
         def share(step: float, steps: int) -> float:
-            """Of its time that a loop waits."""
+            """Return the share of the loop's time that it waits."""
             before = loader.figures()
             for _ in range(steps):
                 seen.append(joined([next(batches)]))

@@ -1,4 +1,4 @@
-"""A bottleneck that was planted is named, and what is advised against it removes it."""
+"""A planted bottleneck is named, and the advice removes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.statistical
 
 
 def slower(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform of 20 ms."""
+    """Sleep 20 ms."""
     time.sleep(0.02)
     return {"i": sample["json"]["i"]}
 
@@ -44,7 +44,7 @@ def described(
 def diagnosed(
     data: Dataset, *, step: float, steps: int = 16, skipped: int = 4, **options: Any
 ) -> Diagnosis:
-    """The diagnosis of a loop with steps of so many seconds, after its first batches."""
+    """Return the diagnosis of a loop with steps of `step` seconds, after its first batches."""
     with data.loader(**options) as loader:
         running = iter(loader)
         for _ in range(skipped):
@@ -60,7 +60,9 @@ def diagnosed(
 
 
 def found_to_be(bottleneck: str, data: Dataset, **how: Any) -> Diagnosis:
-    """The first of a few diagnoses that says so, or the last: a busy machine is a bottleneck of its own."""
+    """Repeat a diagnosis until it names this bottleneck, at most `TRIES` times: other work is a
+    bottleneck too.
+    """
     for _ in range(TRIES):
         found = diagnosed(data, **how)
         if found.bottleneck == bottleneck:
@@ -75,7 +77,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_slow_decoding(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> None:
-    """100 ms of decoding for steps of 60 ms: more workers, which remove it."""
+    """100 ms of decoding for steps of 60 ms: more workers remove the wait."""
     data = described(many, slow)
     found = found_to_be("decode", data, step=0.06, pool=pool_of_1)
     assert found.settings["workers"] in {2, 3}
@@ -83,13 +85,13 @@ def test_slow_decoding(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> Non
 
 
 def test_slow_decoding_in_the_calling_process(many: str) -> None:
-    """Without Ray the same figures, and the same words."""
+    """Without Ray the figures and words are the same."""
     found = found_to_be("decode", described(many, slow), step=0.01, steps=4, skipped=1, workers=0)
     assert found.settings["workers"] > 1
 
 
 def test_slow_consumer(many: str, pool_of_1: ri.Pool) -> None:
-    """Nothing is short where the loop is the slowest."""
+    """The diagnosis is "consumer" if the loop is slowest."""
     found = found_to_be("consumer", described(many, number), step=0.06, steps=8, pool=pool_of_1)
     assert not found.settings
     assert found.share < WAIT_SHARE
@@ -97,13 +99,13 @@ def test_slow_consumer(many: str, pool_of_1: ri.Pool) -> None:
 
 @pytest.fixture(scope="module")
 def more(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """More batches than are read ahead and lie ready together."""
+    """More batches than are read ahead and ready together."""
     return write_shards(tmp_path_factory.mktemp("more"), [220] * 4, side=2)
 
 
 @pytest.fixture
 def slow_web(more: str, web: WebServer) -> Callable[..., Dataset]:
-    """What is behind requests of 0.3 s, all but the index, which is there."""
+    """Data behind requests of 0.3 s; the index exists."""
     for path in sorted(Path(more).parent.glob("*.tar")):
         web.files[f"/{path.name}"] = path.read_bytes()
 
@@ -118,7 +120,7 @@ def slow_web(more: str, web: WebServer) -> Callable[..., Dataset]:
 
 
 def test_slow_storage(slow_web: Callable[..., Dataset], pool_of_1: ri.Pool) -> None:
-    """A window has more requests than a reader has threads: fewer of larger blocks are advised, and remove it."""
+    """A window needs more requests than a reader has threads: larger blocks remove the wait."""
     found = found_to_be("storage", slow_web(block_bytes=2048), step=0.005, steps=36, pool=pool_of_1)
     assert "cache_dir" in found.advice
     found_to_be("consumer", slow_web(**found.settings), step=0.005, steps=12, pool=pool_of_1)
@@ -127,7 +129,7 @@ def test_slow_storage(slow_web: Callable[..., Dataset], pool_of_1: ri.Pool) -> N
 def test_a_cache_against_slow_storage(
     slow_web: Callable[..., Dataset], web: WebServer, pool_of_1: ri.Pool, tmp_path: Path
 ) -> None:
-    """As is advised too: what was read before comes from the disk, however slow the storage is now."""
+    """Data that was read before comes from the disk cache, however slow the storage is."""
     data = slow_web(block_bytes=2048, cache_dir=tmp_path, cache_bytes=8 << 20)
     web.delay = 0.0
     with data.loader(pool=pool_of_1, epochs=1) as loader:
@@ -138,7 +140,7 @@ def test_a_cache_against_slow_storage(
 
 
 def test_a_slow_rank(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> None:
-    """Two ranks in step, one with a decoder too few: it is named, and what is advised for it removes it."""
+    """Of two ranks in step, the one with too few decoders is named, and the advice helps."""
     data = described(many, slower)
     for _ in range(TRIES):
         found = diagnose_ranks(in_step(data, [pool_of_3, pool_of_1]))
@@ -156,7 +158,7 @@ def test_a_slow_rank(many: str, pool_of_1: ri.Pool, pool_of_3: ri.Pool) -> None:
 def in_step(
     data: Dataset, pools: list[ri.Pool], step: float = 0.12, steps: int = 10
 ) -> dict[str, Snapshot]:
-    """By rank, what happened in these steps of a training job whose ranks wait for each other after every one."""
+    """Return the snapshots of ranks that wait for each other after every step."""
     together = threading.Barrier(len(pools), timeout=30)
 
     def train(rank: int) -> Snapshot:
@@ -177,7 +179,7 @@ def in_step(
 
 
 def test_tiny_budget(tmp_path: Path, pool_of_1: ri.Pool) -> None:
-    """A window of 1 MB in 220 kB; what is advised, asked for again as long as it is, removes it."""
+    """A window of 1 MB in 220 kB: following the advice until it ends removes the wait."""
     urls = write_shards(tmp_path, [100] * 4, side=42)
     data = ri.read_webdataset(urls, block_bytes=64 << 10).decode(png=ri.images.CenterCrop(40))
     data = data.shuffle(seed=1, window=200, lanes=1).batch(BATCH)

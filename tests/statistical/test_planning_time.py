@@ -22,12 +22,12 @@ def data() -> Manifest:
 
 
 def best(rounds: int, work: Callable[[int], float]) -> float:
-    """The least of several rounds: what the machine's other work cannot take away."""
+    """Return the least of several rounds, which the machine's other work disturbs least."""
     return min(work(i) for i in range(rounds))
 
 
 def test_an_epoch_is_planned_within_a_second(data: Manifest) -> None:
-    """Order, sequence and first step of an epoch, nothing kept from before, in CPU time."""
+    """Order, sequence and first step of an epoch, with nothing cached, in CPU time."""
 
     def plan(epoch: int) -> float:
         start = time.process_time()
@@ -47,7 +47,7 @@ def test_a_far_epoch_is_planned_within_a_second(data: Manifest) -> None:
 
 @pytest.mark.parametrize("window", [None, 1 << 20, 1 << 24])
 def test_a_step_is_picked_within_a_millisecond(data: Manifest, window: int | None) -> None:
-    """The median step of 2,048 rows on one rank, windows small, kept whole, and permuted a piece at a time."""
+    """The median step of 2,048 rows, with small, cached and piecewise permuted windows."""
     planner = Planner(data, Order.resolve(data, batch=2_048, seed=1, window=window))
     planner.step_samples(0, 0)
 

@@ -1,4 +1,4 @@
-"""A slow node in the short form of `jobs/slow_node.py`, in a process and a cluster of its own."""
+"""The short form of `jobs/slow_node.py`, in a process and on a cluster of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.statistical
 
 
 def test_a_slow_node_is_named_and_the_loop_waits_no_more_once_it_is_out() -> None:
-    """By the loader's own figures, and by what the cluster's nodes export."""
+    """The loader's figures and the nodes' exports name it; without it the loop does not wait."""
     command = [sys.executable, "jobs/slow_node.py", "--steps", "25", "--others", "0"]
     done = subprocess.run(
         command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=170

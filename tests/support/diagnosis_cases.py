@@ -1,4 +1,4 @@
-"""What loaders did, made up: snapshots, and what is short in each."""
+"""Snapshots of loaders, each with a known bottleneck."""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ def world(
     expected_sizes: np.ndarray | None = None,
     **limits: int,
 ) -> World:
-    """A world with one reader and two decoders, its sizes known in advance unless told otherwise."""
+    """A world with one reader and two decoders, whose sizes are known in advance by default."""
     rng = random.Random(seed)
     expected = row_bytes if expected_row_bytes is None else expected_row_bytes
     dispatch = Dispatch(

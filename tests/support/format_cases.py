@@ -1,4 +1,6 @@
-"""Every format with data that its own library wrote: forty samples in three shards, read as fields `id` and `text`."""
+"""Test data of every format, written by its own library: forty samples in three shards, with the
+fields `id` and `text`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,12 @@ Part = Sequence[tuple[int, str]]
 
 @dataclass(frozen=True)
 class Case:
-    """One way to keep samples. `write` puts them into an empty folder, `read` describes what is in one (a URL).
+    """One way to store samples. `write` writes them to an empty folder, `read` describes a folder
+    (a URL).
 
-    `shard`: the file in it that tests damage. `cut_is_seen`: whether a cut one is found to be when it is not known what
-    it was: always, but for an empty one ("not empty"), or never. `trusting`: its library maps local files into memory
-    and believes them.
+    `shard`: the file that tests damage. `cut_is_seen`: whether a truncated file is detected if its
+    former size is unknown: always, except an empty one ("not empty"), or never. `trusting`: the
+    library maps local files into memory and trusts them.
     """
 
     write: Callable[[Path], None]
@@ -48,7 +51,7 @@ class Case:
 def one_file_each(
     name: str, dump: Callable[[Part], bytes], read: Callable[[str], Dataset], **more: Any
 ) -> Case:
-    """A format whose shards are files that know nothing of each other; `name` with {} for the shard's number."""
+    """Make the case of a format of independent files; `name` has {} for the shard's number."""
 
     def write(folder: Path) -> None:
         for number, part in enumerate(PARTS):
@@ -109,7 +112,7 @@ def csv_lines(part: Part) -> bytes:
 
 
 def arrays(part: Part) -> dict[str, np.ndarray]:
-    """`id`, and `text` as its bytes with zeros behind them."""
+    """Return `id`, and `text` as bytes padded with zeros."""
     rows = np.zeros((len(part), LONGEST), np.uint8)
     for row, (_, text) in zip(rows, part, strict=True):
         row[: len(text)] = np.frombuffer(text.encode(), np.uint8)
@@ -228,7 +231,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def stored(folder: str, read: Callable[[str], Dataset], shard: str, **more: Any) -> Case:
-    """Data that its own library wrote once: see the scripts beside it."""
+    """Make the case of data that its own library wrote once; see the scripts in tests/data."""
     return Case(
         lambda target: shutil.copytree(DATA / folder, target, dirs_exist_ok=True) and None,
         read,
@@ -297,7 +300,7 @@ Rows = list[tuple[int, str]]
 
 
 def rows(batch: dict[str, Any]) -> Rows:
-    """Number and text of each row of a batch."""
+    """Return number and text of each row of a batch."""
     return list(zip(batch["id"].tolist(), batch["text"], strict=True))
 
 

@@ -1,4 +1,6 @@
-"""The samples that every format's test data hold. Standard library alone: the scripts that make data use it too."""
+"""The samples of every format's test data. Only the standard library: scripts that write data use
+it too.
+"""
 
 from __future__ import annotations
 

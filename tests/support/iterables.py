@@ -1,4 +1,4 @@
-"""A function of a shard that yields random samples, and the data set made of it."""
+"""A function of a shard that yields random samples, and a data set of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LENGTHS = [13, 1, 40, 0, 27]
 
 
 def samples(shard: int) -> Iterator[dict[str, Any]]:
-    """What the global random states give, from the first sample of a shard on."""
+    """Yield samples from the global random states."""
     offset = random.random()
     for n in range(LENGTHS[shard]):
         yield {

@@ -1,4 +1,4 @@
-"""Small manifests and orders for the tests of the plan, and the walk over an epoch that they share."""
+"""Small manifests and orders for the tests of the plan, and a walk over an epoch."""
 
 from __future__ import annotations
 

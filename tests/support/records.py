@@ -1,6 +1,4 @@
-"""Unbounded sources for tests, and what their records are in order. Imported by Ray workers too, by
-its name.
-"""
+"""Unbounded sources for tests and their records. Ray workers import this module by name."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ Pair = tuple[dict[str, Any], Any]
 
 
 class Counts:
-    """Partition p has `lengths[p]` records, p's number and their own; offsets are [record]. Counts
-    what is pulled, a byte in a file each.
+    """Partition p has `lengths[p]` records: p's number and their own; offsets are [record]. Each
+    pulled record adds a byte to a file.
     """
 
     def __init__(self, lengths: Sequence[int], pulled: Path | None = None) -> None:
@@ -41,19 +39,19 @@ class Counts:
 
 
 def noise(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Random numbers of each record's own."""
+    """Return random numbers of each record's own generator."""
     return {**sample, "noise": rng.random()}
 
 
 def counts(lengths: Sequence[int], batch: int, pulled: Path | None = None) -> Dataset:
-    """Numbered records with noise."""
+    """Describe numbered records with noise."""
     return (
         ri.stream(Counts(lengths, pulled), partitions=len(lengths), seed=5).map(noise).batch(batch)
     )
 
 
 def in_turn(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """The order of records, as plainly as it can be said."""
+    """Return the order of records, by its plainest definition."""
     rounds = itertools.zip_longest(
         *([(p, i) for i in range(length)] for p, length in enumerate(lengths))
     )
@@ -61,7 +59,7 @@ def in_turn(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def numbers(batch: dict[str, Any]) -> list[tuple[int, int]]:
-    """A batch's records."""
+    """Return a batch's records."""
     return list(zip(batch["p"].tolist(), batch["i"].tolist(), strict=True))
 
 
@@ -73,7 +71,7 @@ def follow(
     steps: int | None = None,
     **options: Any,
 ) -> tuple[list[Step], dict[str, Any]]:
-    """Global steps of one pass, or of its first; and the state behind them, the same on all ranks."""
+    """Return the global steps of one pass, or its first ones, and the state after them."""
     if "pool" not in options:
         options["workers"] = 0
     seen: list[Step] = []

@@ -1,8 +1,7 @@
-"""An S3 server of its own process: moto's, with only S3 in it. Prints its port, then serves until
-it is ended.
+"""Run an S3 server in a process of its own: moto with only S3.
 
-As a script: `python tests/support/s3_server.py`. `credentials` are what it takes, as s3fs wants
-them.
+As a script, `python tests/support/s3_server.py` prints its port and serves until it is ended.
+`credentials` are those that it accepts, as s3fs takes them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ KEY, SECRET = "AKIAEXAMPLEEXAMPLE00", "a-secret-that-may-not-be-stored"
 
 
 class S3Server:
-    """A running server; `options` are the storage options to reach it with, `fs` is s3fs on it."""
+    """A running server; `options` are its storage options, `fs` is s3fs on it."""
 
     def __init__(self, port: int) -> None:
         import s3fs
@@ -29,7 +28,7 @@ class S3Server:
         self.fs = s3fs.S3FileSystem(**self.options)
 
     def put(self, bucket: str, name: str, data: bytes) -> str:
-        """Write an object, the bucket too where it is not there; its URL."""
+        """Write an object, and its bucket if there is none; return its URL."""
         if not self.fs.exists(bucket):
             self.fs.mkdir(bucket)
         self.fs.pipe_file(f"{bucket}/{name}", data)
@@ -38,7 +37,7 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    """The server, ended with the tests."""
+    """A server that ends with the tests."""
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__))], stdout=subprocess.PIPE, text=True
     )

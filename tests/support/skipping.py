@@ -1,4 +1,4 @@
-"""Steps of a plan in which samples are bad and blocks cannot be read, and what must become of them."""
+"""Steps of a plan with bad samples and unreadable blocks, and their expected result."""
 
 from __future__ import annotations
 

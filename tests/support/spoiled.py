@@ -1,7 +1,6 @@
-"""Data of which some is bad: images that are none, samples that a transform refuses, blocks that
-cannot be read.
+"""Data with faults: images that do not decode, samples that a transform refuses, unreadable blocks.
 
-Imported by Ray workers too, by its name.
+Ray workers import this module by name.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ SHARDS = [17, 1, 40, 3, 64, 29, 60, 36]
 
 
 def refuse(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """`augment`, but for some."""
+    """Call `augment`, but raise for some samples."""
     if sample["json"]["i"] in REFUSED:
         raise RuntimeError("refused")
     return augment(sample, rng)
 
 
 def die(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """`refuse`, but one sample ends the process where that is a worker of Ray's."""
+    """Call `refuse`, but end the process for one sample if it is a Ray worker's."""
     if sample["json"]["i"] == DEADLY:
         if sys.argv[0].endswith("default_worker.py"):
             os._exit(1)
@@ -46,7 +45,7 @@ def die(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 def description(
     pattern: str, batch: int = 24, *, fn: Any = refuse, window: int = 96, **options: Any
 ) -> Dataset:
-    """As `tests.support.streams.images`, in blocks of several samples."""
+    """Describe the data as `tests.support.streams.images` does, in blocks of several samples."""
     data = (
         ri.read_webdataset(pattern, block_bytes=16384)
         .decode(png=ri.images.RandomResizedCrop(8))
@@ -56,9 +55,7 @@ def description(
 
 
 def write_spoiled(folder: Path) -> str:
-    """250 samples of which some are bad in each of the ways above; sizes and times are those of the
-    index.
-    """
+    """Write 250 samples with all these faults; sizes and times are those in the index."""
     pattern = write_shards(folder, SHARDS)
     with description(pattern).loader(workers=0):
         pass  # makes the index, which good data alone has
@@ -80,7 +77,7 @@ def write_spoiled(folder: Path) -> str:
 
 
 def quarantined(folder: Path) -> list[dict[str, Any]]:
-    """All lines of all files in a quarantine folder."""
+    """Return all lines of all files in a quarantine folder."""
     return [
         json.loads(line)
         for path in sorted(folder.glob("*.jsonl"))

@@ -1,7 +1,7 @@
-"""Data and helpers for tests of whole streams: shards with images, a description that augments, and
-runs to compare.
+"""Data and helpers for tests of streams: image shards, a description that augments, runs to
+compare.
 
-Imported by Ray workers too, by its name.
+Ray workers import this module by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Step = list[Row]
 
 
 def write_shards(folder: Path, sizes: Sequence[int], *, side: int = 12) -> str:
-    """Tar shards of so many samples each: `png` noise images and `json` {"i": i}. Returns their
+    """Write tar shards of these sizes, with `png` noise images and `json` {"i": i}; return their
     glob.
     """
     rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def write_shards(folder: Path, sizes: Sequence[int], *, side: int = 12) -> str:
 
 
 def photographs(folder: Path) -> Dataset:
-    """Random crops of six JPEGs and three PNGs of 80 x 60, three in a batch."""
+    """Describe random crops of six JPEGs and three PNGs of 80 x 60, three in a batch."""
     with tarfile.open(folder / "photographs.tar", "w") as tar:
         for i in range(9):
             coarse = np.random.default_rng(i).integers(0, 256, (6, 8, 3), np.uint8)
@@ -71,7 +71,7 @@ def photographs(folder: Path) -> Dataset:
 
 
 def augment(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Noise, and a field whose length differs from sample to sample."""
+    """Add noise and a field whose length differs between samples."""
     i = sample["json"]["i"]
     return {
         "i": i,
@@ -83,14 +83,14 @@ def augment(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def fail_on_seven(sample: dict[str, Any]) -> dict[str, Any]:
-    """A transform with a fault."""
+    """Raise for sample seven."""
     if sample["json"]["i"] == 7:
         raise RuntimeError("seven is not allowed")
     return {"i": sample["json"]["i"]}
 
 
 def images(pattern: str, batch: int, *, seed: int = 3, window: int = 96, **options: Any) -> Dataset:
-    """The description that most tests use: a random crop, and `augment`."""
+    """Describe what most tests use: a random crop, and `augment`."""
     read = {
         name: options.pop(name) for name in ("index", "cache_dir", "cache_bytes") if name in options
     }
@@ -100,8 +100,8 @@ def images(pattern: str, batch: int, *, seed: int = 3, window: int = 96, **optio
 
 
 def rows(batch: dict[str, Any]) -> Step:
-    """(ordinal, digest of all the sample's fields) of each row. Padding is left out, as its width
-    is the batch's.
+    """Return (ordinal, digest of the fields) of each row, without padding, which depends on the
+    batch.
     """
     result = []
     for row, ordinal in enumerate(np.asarray(batch["__index__"]).tolist()):
@@ -125,9 +125,7 @@ def run(
     steps: int | None = None,
     **options: Any,
 ) -> tuple[list[Step], dict[str, Any]]:
-    """Global steps, each rank's rows behind another's, over so many passes; and the state at the
-    end.
-    """
+    """Return the global steps of some passes, the ranks' rows joined, and the state at the end."""
     options.setdefault(
         "epochs", epochs + (state["epoch"] if state else 0)
     )  # not to work for what nobody sees
@@ -153,7 +151,7 @@ def run(
 def run_on_least(
     dataset: Dataset, pool: ri.Pool, **options: Any
 ) -> tuple[list[Step], dict[str, Any]]:
-    """One pass of one rank on the smallest budget that works, as errors tell it; and the loader's
+    """Run one pass of one rank on the smallest budget that errors name; return it and the loader's
     stats.
     """
     budget = 1
@@ -168,7 +166,7 @@ def run_on_least(
 
 
 def joined(parts: Iterable[dict[str, Any]]) -> Step:
-    """The rows of all ranks' batches of a step."""
+    """Return the rows of all ranks' batches of a step."""
     return [row for part in parts for row in rows(part)]
 
 
@@ -179,7 +177,7 @@ def _common_state(loaders: Sequence[ri.Loader]) -> dict[str, Any]:
 
 
 def flat(steps: list[Step]) -> Step:
-    """Rows of all steps in one list."""
+    """Return the rows of all steps in one list."""
     return [row for step in steps for row in step]
 
 

@@ -1,8 +1,8 @@
-"""What a tar holds according to the standard library, tars to read, and damage to do to them; for tests and fuzzing.
+"""Read tars with the standard library, write valid tars, and damage them; for tests and fuzzing.
 
-`reference` is an independent reading: tarfile finds the members, the rules of WebDataset make samples of them. `check`
-holds our reader to it: exactly those samples, or a DataError. Randomness is an argument, so that whoever searches for
-failures can steer it.
+`reference` reads independently: tarfile finds the members, WebDataset's rules make samples of them.
+`check` compares the package's reader with it: the same samples, or a DataError. Randomness is an
+argument, so that a fuzzer can guide it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _FIELDS = ((0, 100), (124, 12), (148, 8), (156, 1), (257, 8), (345, 155))
 
 
 class Header(tarfile.TarInfo):
-    """tarfile's header, read as the format's text has it.
+    """tarfile's header, but read strictly by the format's text.
 
-    tarfile ends silently at a header in which a number is none, also one that is of no interest here; takes what GNU
-    headers have in the place of POSIX's prefix, times, for a part of the name; and a file of the oldest type for a
-    folder where its long name, cut to the header's 100 bytes, happens to end in a slash.
+    tarfile stops silently at a header with an invalid number, even one that does not matter here.
+    It takes the times that GNU headers have in the place of POSIX's prefix for a part of the name.
+    It takes a file of the oldest type for a folder if its long name, cut to 100 bytes, ends in a
+    slash.
     """
 
     @classmethod
@@ -55,7 +56,9 @@ class Header(tarfile.TarInfo):
 
 
 def reference(data: bytes) -> list[Sample]:
-    """The samples of an archive: {"__key__": key, extension: bytes}. Errors of tarfile pass."""
+    """Return the samples of an archive: {"__key__": key, extension: bytes}. Errors of tarfile pass
+    through.
+    """
     found: list[Sample] = []
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=Header) as tar:
         for info in tar:
@@ -76,10 +79,11 @@ def reference(data: bytes) -> list[Sample]:
 
 
 def check(data: bytes, before: bytes | None, folder: Path) -> bool:
-    """Whether `data` is read without an error. Fails where it is read wrongly, or with any error but a DataError.
+    """Return whether `data` is read without an error; fail if it is read wrongly or with another
+    error.
 
-    Also read are its compressed form, which must come to the same, and, with `before`, `data` where that valid archive
-    was indexed: an error then, or as many samples as there were.
+    Reads its compressed form too, which must yield the same, and, with `before`, reads `data` with
+    the index of that valid archive: the result is an error, or as many samples as there were.
     """
     found = _outcome(lambda: read(data, folder / "s.tar"))
     assert _outcome(lambda: read(gzip.compress(data, 0), folder / "s.tgz")) == found
@@ -98,7 +102,7 @@ def check(data: bytes, before: bytes | None, folder: Path) -> bool:
 
 
 def read(data: bytes, path: Path) -> list[Sample]:
-    """What our reader makes of a file with these bytes, every sample a block of its own."""
+    """Read a file of these bytes with the package, every sample in a block of its own."""
     path.write_bytes(data)
     return rows_of(path, index(path))
 
@@ -111,7 +115,7 @@ def index(path: Path) -> list[Block]:
 
 
 def rows_of(path: Path, blocks: list[Block]) -> list[Sample]:
-    """The samples of these blocks, joined."""
+    """Return the samples of these blocks, joined."""
     tables = FORMAT.read(Shard(Storage(), str(path), path.stat().st_size), blocks, None)
     rows = [row for table in tables for row in table.to_pylist()]
     return [{k: v for k, v in row.items() if v is not None and k != "__offset__"} for row in rows]
@@ -127,7 +131,7 @@ def _outcome(read: Callable[[], list[Sample]]) -> list[Sample] | None:
 
 
 def archive(random: Random) -> bytes:
-    """A valid archive of a few members, of all kinds that there are in such."""
+    """Return a valid archive of a few members of all kinds."""
     target = io.BytesIO()
     form = random.choice((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
     with tarfile.open(fileobj=target, mode="w", format=form) as tar:
@@ -145,7 +149,9 @@ def archive(random: Random) -> bytes:
 
 
 def damaged(data: bytes, random: Random) -> bytes:
-    """The archive with up to three of: a flipped bit, a cut, bytes put in, left out or repeated, a changed header."""
+    """Return the archive with up to three faults: flipped, cut, inserted, removed or repeated
+    bytes, a changed header.
+    """
     changed = bytearray(data)
     for _ in range(random.randrange(1, 4)):
         at = random.randrange(len(changed) + 1)
@@ -172,7 +178,7 @@ def damaged(data: bytes, random: Random) -> bytes:
 
 
 def _changed_header(block: bytes, random: Random) -> bytes:
-    """Another value in one field, and the checksum made to hold."""
+    """Set a field to another value, and correct the checksum."""
     at, width = random.choice(_FIELDS)
     kind = random.randrange(6)
     if kind == 0:
@@ -193,7 +199,7 @@ def _changed_header(block: bytes, random: Random) -> bytes:
 
 
 def with_sums(data: bytes) -> bytes:
-    """Every 512 bytes that are not zero with the checksum that they would have as a header."""
+    """Set the checksum of every 512 bytes that are not zero, as if they were a header."""
     blocks = (data[at : at + BLOCK] for at in range(0, len(data), BLOCK))
     return b"".join(
         with_sum(block) if len(block) == BLOCK and any(block) else block for block in blocks
@@ -201,7 +207,7 @@ def with_sums(data: bytes) -> bytes:
 
 
 def with_sum(block: bytes) -> bytes:
-    """A header with the checksum that it should have."""
+    """Set the checksum of a header."""
     rest = block[:148] + b" " * 8 + block[156:]
     return rest[:148] + b"%06o\0 " % sum(rest) + rest[156:]
 

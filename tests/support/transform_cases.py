@@ -1,4 +1,4 @@
-"""Raw blocks of every kind, and running a description over them."""
+"""Raw blocks of every kind, and helpers that run a description over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARD = {b"shard": b"mem://data/a.tar"}
 
 
 def block(first_offset=0, **columns) -> pa.Table:
-    """A raw block; `KEY` and `JSON` stand for the columns of these names."""
+    """Make a raw block; `KEY` and `JSON` stand for the columns of these names."""
     names = {"KEY": "__key__", "JSON": "__json__"}
     n = len(next(iter(columns.values())))
     table = {"__offset__": pa.array(range(first_offset, first_offset + 10 * n, 10), pa.int64())}
@@ -35,7 +35,7 @@ def jpeg(i: int, height=40, width=50) -> bytes:
 
 
 def shard(start=0, n=4) -> pa.Table:
-    """A WebDataset block of jpg, cls and json members."""
+    """Make a WebDataset block of jpg, cls and json members."""
     return block(
         first_offset=start * 10,
         KEY=[f"k{i}" for i in range(start, start + n)],
@@ -46,26 +46,26 @@ def shard(start=0, n=4) -> pa.Table:
 
 
 def run(stages, *tables, epoch=0, seed=1, rows=None, **options):
-    """All rows of the tables, or the given places in them, through a pipeline that has been pickled."""
+    """Run all rows of the tables, or the given ones, through a pipeline that was pickled."""
     pipeline = cloudpickle.loads(cloudpickle.dumps(Pipeline(tuple(stages), seed, **options)))
     return run_pipeline(pipeline, *tables, epoch=epoch, rows=rows)
 
 
 def run_pipeline(pipeline, *tables, epoch=0, rows=None):
-    """The columns of these rows, by the schema that they themselves suggest."""
+    """Return the columns of these rows, with the schema that they imply."""
     samples = pipeline.run_samples(*arguments(tables, rows), epoch)
     return learnt(pipeline, samples).finish(samples)
 
 
 def run_learnt(stages, *tables, rows=None):
-    """All rows, or these, by the schema of all rows of the tables, to which each is held: as a loader does it."""
+    """Run rows with the schema of all rows of the tables, as a loader does."""
     pipeline = Pipeline(tuple(stages), 1)
     pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments(tables)))
     return pipeline.finish(pipeline.run_samples(*arguments(tables, rows), 0))
 
 
 def learnt(pipeline, samples):
-    """The pipeline with the schema of these samples."""
+    """Return the pipeline with the schema of these samples."""
     return replace(pipeline, schema=infer_schema(samples, samples.fixed))
 
 

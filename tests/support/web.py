@@ -1,6 +1,4 @@
-"""A web server with byte ranges and etags, as object stores offer them; it records what is asked of
-it.
-"""
+"""A web server with byte ranges and etags, like an object store; it records its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From exported metrics back to figures, and a table of them."""
+"""From exported metrics back to figures, and the table of them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ JOB = 'Component="core_worker",JobId="01000000",loader="0"'
 
 
 def exported(scale: float, *, closed: bool = False) -> str:
-    """What two nodes export of a job of two ranks, the second of which waits, looked at `5 * scale`
-    s after 1970.
+    """Return the exports of two nodes of a job of two ranks, the second of which waits, read `5 *
+    scale` s after 1970.
     """
     lines = ["# HELP ray_rayingest_seconds_total Seconds", 'ray_other{JobId="01000000"} 5']
     for rank, waits in (("0", 0.0), ("1", 1.0)):
@@ -41,13 +41,14 @@ def exported(scale: float, *, closed: bool = False) -> str:
         lines.append(f'ray_rayingest_batches_total{{{here},stage="step"}} {4 * scale}')
         lines.append(f'ray_rayingest_workers{{{here},stage="decode"}} 2.0')
         lines.append(
-            f'ray_rayingest_look_timestamp_seconds{{{here},stage="look"}} {0 if closed else 5 * scale}'
+            f'ray_rayingest_look_timestamp_seconds{{{here},stage="look"}} '
+            f"{0 if closed else 5 * scale}"
         )
     return "\n".join(lines)
 
 
 def board_of(*texts: str, seconds: float = 10.0) -> dict[top.Key, Snapshot]:
-    """What is known when all of these were exported, one in so many seconds."""
+    """Return the snapshots after these exports, `seconds` apart."""
     now = 0.0
     board = top.Board(lambda: now)
     for text in texts:
@@ -57,7 +58,7 @@ def board_of(*texts: str, seconds: float = 10.0) -> dict[top.Key, Snapshot]:
 
 
 def test_figures_come_back_from_what_is_exported() -> None:
-    """Those of nodes summed up and by node; counters as differences, gauges as they are."""
+    """Figures of nodes are summed, and kept by node; counters are differences, gauges values."""
     seen = board_of(exported(1), exported(3))
     one = seen["01000000", "1", "0"]
     assert (one["decode_seconds"], one["samples"], one["decoders"], one["wait_seconds"]) == (
@@ -70,7 +71,7 @@ def test_figures_come_back_from_what_is_exported() -> None:
 
 
 def test_rates_are_of_the_time_between_looks() -> None:
-    """However often what is exported is asked for, and whether or not there is anything new."""
+    """However often the exports are read, and whether or not they have changed."""
     texts = [exported(1), exported(1), exported(3), exported(3), exported(3)]
     for number in (3, 4, 5):
         seen = board_of(*texts[:number], seconds=1.0)
@@ -79,9 +80,7 @@ def test_rates_are_of_the_time_between_looks() -> None:
 
 
 def test_loaders_that_are_closed_are_gone() -> None:
-    """At once where they say so, else, where their process ended, when nothing new has come for
-    long.
-    """
+    """At once if they were closed, or after a while without news if their process ended."""
     assert board_of(exported(1), exported(3), exported(3, closed=True)) == {}
     ended = "\n".join(line for line in exported(3).splitlines() if "timestamp" not in line)
     for left in (ended, exported(3)):
@@ -91,14 +90,14 @@ def test_loaders_that_are_closed_are_gone() -> None:
 
 
 def test_every_exported_series_has_its_figure() -> None:
-    """No metric is lost on the way back, but for durations, which the table has no room for."""
+    """Every metric comes back, except durations, which the table does not show."""
     assert len(top._FIGURES) == sum(
         len(metric.stages) for metric in METRICS if metric.kind != "durations"
     )
 
 
 def test_the_table_names_the_slow_rank() -> None:
-    """A line a loader, and the advice for the job."""
+    """A line for each loader, and the advice for the job."""
     lines = top.table(board_of(exported(1), exported(3)))
     assert " ".join(lines[1].split()) == "01000000 0 0 20.0 0.8 0% 0/0 MiB r0 d0 b0 2 consumer"
     assert lines[2].split()[-1] == "decode"
@@ -109,9 +108,7 @@ def test_the_table_names_the_slow_rank() -> None:
 
 
 def test_loaders_of_one_rank_are_no_ranks() -> None:
-    """One that waits beside one that does not is no slow rank; a rank is compared with the same
-    loader of others.
-    """
+    """A rank is compared with the same loader of other ranks, not with its own other loaders."""
     waits, fine = CASES["decoding"][0], CASES["no wait"][0]
     lines = top.table({("1", "0", "0"): waits, ("1", "0", "1"): fine})
     assert [line.split(":")[:2] for line in lines[3:]] == [
@@ -126,7 +123,7 @@ def test_loaders_of_one_rank_are_no_ranks() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_exported_says_the_same_as_stats(case: str) -> None:
-    """Whatever is short, all that this is seen by comes back from the metrics."""
+    """Whatever the bottleneck, the metrics carry every figure that the diagnosis reads."""
     asked: set[str] = set()
 
     class Asked(dict[str, float]):
@@ -175,7 +172,7 @@ def test_an_address_that_is_none_is_named(
 
 
 def test_top_shows_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the cluster that this process is connected to, as often as asked for."""
+    """`top` prints the table of the connected cluster, as often as asked."""
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "nodes", list)
     texts = iter([exported(1), exported(3)])

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and how it fails."""
+"""The command line: its output and its errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: three shards of 42 samples together, and a configuration for them."""
+    """The current folder, with three shards of 42 samples together and their configuration."""
     monkeypatch.chdir(tmp_path)
     write_shards(tmp_path / "data", [20, 15, 7])
     (tmp_path / "index").mkdir()
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(folder: Path) -> Run:
-    """The command with these arguments."""
+    """Runs the command with arguments."""
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, arguments)
@@ -51,7 +51,7 @@ def run(folder: Path) -> Run:
 
 
 def printed_rows(result: Result) -> dict[str, list[str]]:
-    """The lines printed, by the word in front."""
+    """Return the printed lines by the word in front of them."""
     assert result.exit_code == 0, result.output
     rows: dict[str, list[str]] = {}
     name = ""
@@ -62,8 +62,8 @@ def printed_rows(result: Result) -> dict[str, list[str]]:
 
 
 def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
-    """Data, fingerprint, order, steps, and the first batch's fields: here without the device, and
-    without Ray.
+    """`check` shows data, fingerprint, order, steps and the fields of the first batch, without
+    device or Ray.
     """
     rows = printed_rows(run("check", "c.yaml"))
     config = ri.load_config("c.yaml")
@@ -80,8 +80,8 @@ def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
 
 
 def test_check_shows_a_ranks_part(run: Run) -> None:
-    """With a world size, the batch is rank 0's slice, and ranks that share a lane read its blocks
-    more than once.
+    """With a world size, the batch is rank 0's, and ranks that share a lane read its blocks
+    repeatedly.
     """
     rows = printed_rows(run("check", "c.yaml", "--world-size", "4"))
     assert rows["reads"] == ["4.00 per block and epoch on 4 rank(s)"]
@@ -89,7 +89,7 @@ def test_check_shows_a_ranks_part(run: Run) -> None:
 
 
 def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
-    """Checked as a whole; indexed and verified source by source."""
+    """A mixture is checked as a whole, and indexed and verified by source."""
     one = "{read: {format: webdataset, urls: data/%s.tar}, select: {cls: json}}"
     sources = f"{{a: {one % 's-0000'}, b: {one % 's-0001'}}}"
     (folder / "m.yaml").write_text(
@@ -114,7 +114,7 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
 
 
 def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
-    """Made with a progress bar, then kept, and made again when a shard has changed."""
+    """`index` builds with a progress bar, then uses the cache, and builds again after a change."""
     first = run("index", "c.yaml")
     assert printed_rows(first)["state"] == ["built"]
     assert "3/3" in first.stderr
@@ -130,7 +130,7 @@ def test_index_makes_it_once_and_sees_a_change(run: Run, folder: Path) -> None:
 
 
 def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
-    """By tasks of the cluster where there are many shards; it is the same index."""
+    """Tasks of the cluster build the same index."""
     write_shards(folder / "data", [1] * 9)
     rows = printed_rows(run("index", "c.yaml", "--on-ray"))
     assert rows.pop("state") == ["built"]
@@ -172,7 +172,7 @@ def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
 def test_what_cannot_work_is_one_line_on_stderr(
     run: Run, folder: Path, text: str, words: str
 ) -> None:
-    """Exit status 1 and no traceback, whether the file, the data or the order is at fault."""
+    """The status is 1 without a traceback, whether file, data or order is at fault."""
     (folder / "c.yaml").write_text(text)
     result = run("check", "c.yaml")
     assert result.exit_code == 1
@@ -185,7 +185,7 @@ def test_what_cannot_work_is_one_line_on_stderr(
 
 
 def test_a_url_in_the_place_of_a_configuration_is_told_without_its_credentials(run: Run) -> None:
-    """Whatever it is taken for."""
+    """Every command hides them."""
     for command in (["check"], ["inspect"], ["pack", "out"]):
         result = run(command[0], "http://me:hunter2@h/c.yaml?sig=hunter2", *command[1:])
         assert result.exit_code == 1
@@ -194,16 +194,14 @@ def test_a_url_in_the_place_of_a_configuration_is_told_without_its_credentials(r
 
 
 def test_debug_shows_where_an_error_comes_from(run: Run, folder: Path) -> None:
-    """With `--debug` the error itself comes out."""
+    """`--debug` raises the error itself."""
     (folder / "c.yaml").write_text(CONFIG.format(urls="none/*.tar"))
     result = run("check", "c.yaml", "--debug")
     assert isinstance(result.exception, ri.ConfigError)
 
 
 def test_the_command_is_installed(folder: Path) -> None:
-    """`rayingest` stands beside the interpreter, answers, and finds modules of the folder it is
-    called in.
-    """
+    """`rayingest` is beside the interpreter and finds modules of the current folder."""
     (folder / "mine.py").write_text("def f(sample):\n    return {'i': sample['i']['i']}\n")
     (folder / "c.yaml").write_text(CONFIG.format(urls="data/*.tar") + "map: mine:f\n")
     command = Path(sys.executable).with_name("rayingest")
@@ -219,7 +217,7 @@ def test_the_command_is_installed(folder: Path) -> None:
 
 
 def test_inspect_shows_shards_fields_and_pictures(run: Run, folder: Path) -> None:
-    """Of data named by format and glob, and of a configuration's as it decodes them."""
+    """Also for data by format and glob, and as a configuration decodes it."""
     rows = printed_rows(
         run(
             "inspect",
@@ -252,7 +250,7 @@ OF_READER = {"json": "json lines", "arrow": "arrow file"}
 
 @pytest.mark.parametrize("reader", READERS)
 def test_every_reader_has_its_commands(reader: str, run: Run, folder: Path) -> None:
-    """An index, fields and a clean bill of whatever can be read."""
+    """All that can be read can be indexed, inspected and verified."""
     (folder / "any").mkdir()
     if reader == "images":
         Image.new("RGB", (8, 8)).save(folder / "any" / "a.png")
@@ -273,9 +271,7 @@ def test_every_reader_has_its_commands(reader: str, run: Run, folder: Path) -> N
 
 
 def test_verify_lists_all_that_is_bad(run: Run, folder: Path) -> None:
-    """A picture that cannot be decoded, by its offset; a shard that cannot be indexed; and nothing
-    where nothing is.
-    """
+    """An undecodable picture with its offset, a shard without an index; else nothing."""
     assert printed_rows(run("verify", "c.yaml"))["verified"] == ["42 samples in 3 shards, 0 bad"]
     first, second, _ = sorted((folder / "data").iterdir())
     data = bytearray(first.read_bytes())

@@ -1,4 +1,4 @@
-"""`rayingest pack`: what it writes, and that it goes on where it ended."""
+"""`rayingest pack`: what it writes, and that it resumes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def packing_of(data: Dataset, folder: str, layout: Layout) -> Packing:
 
 
 def pack_here(data: Dataset, folder: Path, **layout: Any) -> Packing:
-    """Without Ray."""
+    """Pack without Ray."""
     packing = packing_of(data, str(folder), Layout(**layout))
     for shard in packing.shards:
         packing.pack(shard)
@@ -56,7 +56,7 @@ def rows(data: Dataset) -> list[tuple[int, str]]:
     "name", ["webdataset, gzip", "parquet", "json lines", "mds", "hdf5", "csv"]
 )
 def test_what_is_packed_is_what_was_there(name: str, tmp_path: Path) -> None:
-    """As tars and as Parquet: every sample once, in order, in shards of the size asked for."""
+    """Tars and Parquet have every sample once, in order, in shards of the given size."""
     (tmp_path / "data").mkdir()
     CASES[name].write(tmp_path / "data")
     data = CASES[name].read(str(tmp_path / "data"))
@@ -70,7 +70,7 @@ def test_what_is_packed_is_what_was_there(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["webdataset", "parquet"])
 def test_a_file_that_is_gone_is_not_packed_as_nothing(tmp_path: Path, to: str) -> None:
-    """It is the error, by its name, whatever is left of its block."""
+    """The error names it, whatever is left of its block."""
     (tmp_path / "data").mkdir()
     for i in range(3):
         (tmp_path / "data" / f"{i}.bin").write_bytes(bytes([i]))
@@ -83,7 +83,7 @@ def test_a_file_that_is_gone_is_not_packed_as_nothing(tmp_path: Path, to: str) -
 
 
 def test_data_without_stages_are_packed_as_they_lie(tmp_path: Path) -> None:
-    """No picture is decoded; samples keep their keys; what a description takes is what is packed."""
+    """No picture is decoded, keys stay, and the subset of the description is packed."""
     write_shards(tmp_path / "data", [20, 15])
     data = ri.read_webdataset(tmp_path / "data", block_bytes=8192)
     pack_here(data.skip(5), tmp_path / "out", to="webdataset", shard_bytes=1 << 30)
@@ -94,7 +94,9 @@ def test_data_without_stages_are_packed_as_they_lie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["webdataset", "parquet"])
 def test_images_are_made_smaller_or_decoded(to: str, tmp_path: Path) -> None:
-    """The larger ones, by their shorter side; small ones keep their bytes. Decoded they are arrays."""
+    """Larger images shrink to a shorter side, small ones keep their bytes; decoded images are
+    arrays.
+    """
     (tmp_path / "data").mkdir()
     for number, size in enumerate([(40, 30), (12, 8), (20, 60)]):
         Image.new("RGB", size, (number, 0, 0)).save(tmp_path / "data" / f"{number}.png")
@@ -113,9 +115,7 @@ def test_images_are_made_smaller_or_decoded(to: str, tmp_path: Path) -> None:
 def test_shards_are_of_the_size_asked_for_whatever_blocks_are(
     tmp_path: Path, shard_bytes: int
 ) -> None:
-    """Every sample once and in order; shards are cut inside of blocks, also of what a view leaves
-    of them.
-    """
+    """Every sample is packed once and in order; shards cut blocks, also those of a subset."""
     (tmp_path / "data").mkdir()
     for number in range(50):
         (tmp_path / "data" / f"{number:02d}.bin").write_bytes(
@@ -152,7 +152,7 @@ def test_shards_are_of_the_size_asked_for_whatever_blocks_are(
 def test_no_data_are_to_hold_what_is_packed_of_them(
     tmp_path: Path, source: str, out: str, inside: bool
 ) -> None:
-    """A folder that the source would take files from; through links too."""
+    """A folder that is part of the source is refused, also through links."""
     for name in ("a/1.bin", "b/2.bin", "c/3.tar"):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).write_bytes(b"x")
@@ -166,9 +166,7 @@ def test_no_data_are_to_hold_what_is_packed_of_them(
 
 
 def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
-    """A shard that is there is not touched; one that is damaged is made again; another packing's
-    folder is refused.
-    """
+    """A good shard stays, a damaged one is written again, another packing is refused."""
     write_shards(tmp_path / "data", [20, 15, 7])
     data, out = ri.read_webdataset(tmp_path / "data", block_bytes=4096), tmp_path / "out"
     layout = {"to": "webdataset", "shard_bytes": 4_000}
@@ -196,7 +194,7 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 
 def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    """The sample that cannot be had, or cannot be in a column with the others."""
+    """The error names the sample that cannot be read or does not fit a column."""
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": "one"}\n')
     data = ri.read_json(tmp_path / "a.jsonl")
     with pytest.raises(DataError, match="'x' has no single type for Parquet"):
@@ -212,7 +210,7 @@ def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["a.b", "c/d.e", "c/.e", "c/", "__x__/a"])
 def test_keys_that_a_tar_would_change_are_refused(tmp_path: Path, key: str) -> None:
-    """A dot in the base name, or nothing before it; dots in folders are fine, and null is no key."""
+    """A dot in the base name or an empty one is refused; dots in folders and null are fine."""
     good = ["x.y/a", None, "b"]
     for name, keys in (("good", good), ("bad", [*good, key])):
         pq.write_table(
@@ -243,7 +241,7 @@ def test_keys_that_a_tar_would_change_are_refused(tmp_path: Path, key: str) -> N
 
 
 def test_a_sample_that_a_tar_holds_nothing_of_is_named(tmp_path: Path) -> None:
-    """One whose fields are all null."""
+    """A sample whose fields are all null is an error."""
     pq.write_table(pa.table({"a": [1, None], "b": ["x", None]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="all fields are null") as caught:
         pack_here(
@@ -256,7 +254,7 @@ def test_a_sample_that_a_tar_holds_nothing_of_is_named(tmp_path: Path) -> None:
 
 
 def test_on_ray_data_the_command_packs(cluster: Any, tmp_path: Path) -> None:
-    """What is not there yet, with counts; an error is one line."""
+    """The missing shards, with counts; an error is one line."""
     write_shards(tmp_path / "data", [20, 15, 7])
     how = {"index": tmp_path / "index.arrow", "block_bytes": 4096}
     data, layout = ri.read_webdataset(tmp_path / "data", **how), Layout("webdataset", 8000)

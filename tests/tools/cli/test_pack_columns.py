@@ -1,4 +1,4 @@
-"""`rayingest pack --to parquet`: columns and their types, and that no value is lost for these."""
+"""`rayingest pack --to parquet`: types of columns, and that no value is lost."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ from tests.tools.cli.test_pack import pack_here, samples
 def test_no_later_value_is_changed_or_left_out_in_parquet(
     tmp_path: Path, first: str, late: str, says: str
 ) -> None:
-    """What the first block's columns cannot hold exactly is an error that names the field and the
-    sample.
-    """
+    """A value that the first block's columns cannot hold exactly is an error that names it."""
     (tmp_path / "a.jsonl").write_text(f"{first}\n" * 1_500 + f"{late}\n" * 2)
     with pytest.raises(DataError, match=says) as caught:
         pack_here(
@@ -54,7 +52,7 @@ def test_no_later_value_is_changed_or_left_out_in_parquet(
 
 
 def test_what_columns_hold_exactly_they_take(tmp_path: Path) -> None:
-    """Integers among floats, null, lists of nothing, and fields that are missing, which are null."""
+    """Integers among floats, null, empty lists, and missing fields, which are null."""
     lines = ['{"a": 0.5, "b": [0.5], "c": "x"}'] * 1_500 + [
         '{"a": 3, "b": []}',
         '{"a": null, "b": [1], "d": null}',
@@ -70,7 +68,7 @@ def test_what_columns_hold_exactly_they_take(tmp_path: Path) -> None:
 
 
 def test_columns_are_those_of_the_first_block_however_shards_cut_it(tmp_path: Path) -> None:
-    """A field, and a float, that only its last sample has."""
+    """Also if only its last sample has a field, or a float."""
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n' * 99 + '{"a": 0.5, "b": "x"}\n')
     packing = pack_here(
         ri.read_json(tmp_path / "a.jsonl"), tmp_path / "out", to="parquet", shard_bytes=200
@@ -81,7 +79,7 @@ def test_columns_are_those_of_the_first_block_however_shards_cut_it(tmp_path: Pa
 
 
 def test_shards_of_narrower_and_wider_columns_are_one_where_values_allow_it(tmp_path: Path) -> None:
-    """In the first shard's type, the sample named that does not fit it."""
+    """The first shard's type counts; a sample that does not fit it is named."""
     (tmp_path / "data").mkdir()
     for number, values in enumerate(
         [pa.array([1, 2], pa.int32()), pa.array([3, 4]), pa.array([5, 1 << 40])]
@@ -106,7 +104,7 @@ def test_shards_of_narrower_and_wider_columns_are_one_where_values_allow_it(tmp_
 
 
 def test_columns_that_nothing_was_done_to_keep_their_type(tmp_path: Path) -> None:
-    """Of Parquet in Parquet: also those that no Python value tells."""
+    """Parquet types survive, also those that Python values do not show."""
     columns = {
         "decimal": pa.array([Decimal("1.25"), Decimal("12.50"), None], pa.decimal128(9, 2)),
         "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int8())),
@@ -134,7 +132,7 @@ def test_columns_that_nothing_was_done_to_keep_their_type(tmp_path: Path) -> Non
 
 
 def test_images_in_parquet_are_decoded_under_their_own_name(tmp_path: Path) -> None:
-    """The column says what its bytes are; no extension is added to its name."""
+    """The column has an encoding; its name gets no extension."""
     (tmp_path / "data").mkdir()
     Image.new("RGB", (40, 30)).save(tmp_path / "data" / "a.png")
     data = ri.read_images(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Copies for a probe: what they hold, and what cannot be copied."""
+"""The probe's local copies: what they hold, and what cannot be copied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shards(folder: Path) -> Dataset:
 
 
 def photographs(folder: Path) -> Dataset:
-    """Six in two classes, in bundles of one."""
+    """Describe six images in two classes, in groups of one."""
     for number in range(6):
         (folder / str(number % 2)).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(folder / str(number % 2) / f"a {number}.png")
@@ -50,7 +50,7 @@ def as_label(sample: dict[str, Any]) -> dict[str, Any]:
     ids=["tar", "images", "mix"],
 )
 def test_copies_are_of_the_first_shards(tmp_path: Path, made: Any, whole: int, least: int) -> None:
-    """All of them where there is room, else one of each source; and they are gone in the end."""
+    """All shards if there is room, else one of each source; afterwards the copies are gone."""
     data = without_cache(made(tmp_path))
     with copy_first_shards(data) as local:
         assert rows(local) == whole
@@ -61,13 +61,13 @@ def test_copies_are_of_the_first_shards(tmp_path: Path, made: Any, whole: int, l
 
 
 def test_which_samples_there_are_is_of_no_account(tmp_path: Path) -> None:
-    """Copies hold what an order of few of the last samples would not find in the first shard."""
+    """Copies hold the first shards, also if the description takes other samples."""
     with copy_first_shards(shards(tmp_path).skip(15).take(1), 1) as local:
         assert rows(local) == 5
 
 
 def test_what_cannot_be_copied_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data that is no files, and a first shard that is too large."""
+    """Data that is not files, and a first shard that is too large."""
     numbers = torch.utils.data.TensorDataset(torch.arange(8))
     with (
         pytest.raises(ri.ConfigError, match="does not consist of files that can be copied"),

@@ -1,4 +1,4 @@
-"""The probe: what it concludes from figures, what it writes, and one short run of all of it."""
+"""The probe: its conclusions from figures, its report, and one short run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measured(rate: float, data: float = 0.01, share: float = 0.5, **point: Any) 
 
 
 def test_the_knee_is_the_least_that_is_nearly_the_best() -> None:
-    """Fewer workers first, then fewer batches ahead; noise of a few percent buys nothing."""
+    """Fewest workers, then fewest batches ahead, within a few percent of the best rate."""
     points = [
         measured(100, workers=1),
         measured(196, workers=2, prefetch=4),
@@ -46,14 +46,14 @@ def test_the_knee_is_the_least_that_is_nearly_the_best() -> None:
 
 
 def test_the_split_is_what_runs_do_without() -> None:
-    """Never less than nothing, whatever the noise."""
+    """Each cost is a difference of runs, and never negative."""
     parts = split([measured(1, 0.10), measured(1, 0.07), measured(1, 0.01)])
     assert parts == pytest.approx({"storage": 0.03, "decoding": 0.06, "the rest": 0.03})
     assert split([measured(1, 0.01), measured(1, 0.02), measured(1, 0.03)])["storage"] == 0
 
 
 def test_without_a_run_its_cost_is_told_with_another() -> None:
-    """What can be told is; and nothing where there is nothing."""
+    """The costs on both sides of a missing run are one entry; without runs there is none."""
     cold, lacks, made = measured(1, 0.10), NotMeasured(Point(1), "too large"), measured(1, 0.01)
     assert costs([cold, lacks, made]) == "storage and decoding 90.0 ms, the rest 30.0 ms"
     assert costs([cold, cold, lacks]) == "storage 0.0 ms, decoding and the rest 120.0 ms"
@@ -61,7 +61,7 @@ def test_without_a_run_its_cost_is_told_with_another() -> None:
 
 
 def test_the_verdict_is_plain() -> None:
-    """Whether the knee suffices, and what would if it does not."""
+    """It says whether the knee suffices, and else what would."""
     assert verdict([measured(9, share=0.01)], 5).startswith("suffices: ")
     assert "without steps (--step-ms)" in verdict([measured(9, share=0.99)], 0)
     assert verdict([measured(9)], 5).endswith("; workers=8 instead of 1 (measure with --workers 8)")
@@ -69,7 +69,7 @@ def test_the_verdict_is_plain() -> None:
 
 
 def test_nothing_is_measured_with_fewer_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are waited for; where they do not come, it is said how many did."""
+    """The probe waits for them, and says how many started if some do not."""
     monkeypatch.setattr(probe, "total_cpus", lambda: 4)
     monkeypatch.setattr(probe, "describe_cpus", lambda: "the cluster has 4 CPUs, 0 of them free")
     pool = SlowPool(workers=2, looks=3)
@@ -83,14 +83,14 @@ def test_nothing_is_measured_with_fewer_decoders(monkeypatch: pytest.MonkeyPatch
 
 
 class SlowPool(ri.Pool):
-    """Its second decoder comes after so many looks."""
+    """A pool whose second decoder starts after `looks` looks."""
 
     def __init__(self, workers: int, looks: int) -> None:
         super().__init__(workers)
         self.looks = looks
 
     def open(self, rank: int, world_size: int) -> None:
-        """No actors."""
+        """Start nothing."""
 
     @property
     def actors(self) -> list[ActorHandle]:
@@ -102,7 +102,7 @@ class SlowPool(ri.Pool):
 
 
 def test_the_report_is_one_page_that_needs_nothing_else() -> None:
-    """Well formed, escaped, with pictures inside; and its YAML is a configuration's."""
+    """The page is well formed, escaped and has its pictures; its YAML is valid."""
     points = [
         measured(100 * workers, workers=workers, prefetch=p, batch=64)
         for workers in (1, 2)
@@ -126,8 +126,8 @@ def test_the_report_is_one_page_that_needs_nothing_else() -> None:
 def test_a_configuration_is_probed(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All its runs, half a second each: a report, and a recommendation that loads; what cannot be
-    is told.
+    """All runs of half a second: a report, a recommendation that loads, and reasons for what
+    failed.
     """
     monkeypatch.chdir(tmp_path)
     write_shards(tmp_path / "data", [30, 30])
@@ -176,7 +176,7 @@ def test_a_configuration_is_probed(
 
 
 def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:
-    """With what would work."""
+    """The error says what would work."""
     done = CliRunner().invoke(app, ["probe", "c.yaml", "--workers", "1,x"])
     assert (done.exit_code, "--workers 1,x is not a list of whole numbers" in done.stderr) == (
         1,
@@ -185,7 +185,7 @@ def test_a_mistake_in_an_option_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
-    """Before anything is measured."""
+    """The error comes before the measurements."""
     done = CliRunner().invoke(
         app, ["probe", "c.yaml", "--trace", str(tmp_path / "none" / "t.json")]
     )
