@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "rayingest"
+import rayingest
 
-pytestmark = pytest.mark.source
+PACKAGE = Path(rayingest.__file__).parent
 
 FLOORS = {
     "errors": 0,
