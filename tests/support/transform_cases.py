@@ -54,17 +54,17 @@ def run(stages, *tables, epoch=0, seed=1, rows=None, **options):
 def run_pipeline(pipeline, *tables, epoch=0, rows=None):
     """Return the columns of these rows, with the schema that they imply."""
     samples = pipeline.run_samples(*arguments(tables, rows), epoch)
-    return learnt(pipeline, samples).finish(samples)
+    return with_schema(pipeline, samples).finish(samples)
 
 
-def run_learnt(stages, *tables, rows=None):
+def run_with_schema(stages, *tables, rows=None):
     """Run rows with the schema of all rows of the tables, as a loader does."""
     pipeline = Pipeline(tuple(stages), 1)
     pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments(tables)))
     return pipeline.finish(pipeline.run_samples(*arguments(tables, rows), 0))
 
 
-def learnt(pipeline, samples):
+def with_schema(pipeline, samples):
     """Return the pipeline with the schema of these samples."""
     return replace(pipeline, schema=infer_schema(samples, samples.fixed))
 

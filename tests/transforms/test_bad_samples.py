@@ -1,4 +1,4 @@
-"""Samples left out where they are at fault: which, what is said of each, and what is nobody's fault but raised."""
+"""Bad samples are left out and named; errors that are not a sample's fault are raised."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rayingest.transforms import images
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.run_stages import Samples
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select
-from tests.support.transform_cases import arguments, block, jpeg, learnt, run_pipeline, shard
+from tests.support.transform_cases import arguments, block, jpeg, run_pipeline, shard, with_schema
 
 MIXED = block(KEY=["x", "y", "z"], jpg=[jpeg(0), b"none", jpeg(2)], cls=[b"0", b"1", b"2"])
 
 
 def good(stages: list[Any], *tables: pa.Table) -> tuple[Samples, dict[int, DataError]]:
-    """The samples of all rows that can be had, and what is wrong with the others."""
+    """Return the good samples of all rows, and the errors of the others by place."""
     bad: dict[int, DataError] = {}
     return Pipeline(tuple(stages), 1).run_samples(*arguments(tables), 0, bad), bad
 
 
 def refuse_odd(sample: dict[str, Any]) -> dict[str, Any]:
-    """Some are at fault."""
+    """A map that fails for some samples."""
     if sample["cls"] % 2:
         raise RuntimeError("odd")
     return {"cls": sample["cls"]}
 
 
 def test_bad_samples_are_left_out_and_named() -> None:
-    """By their place, with shard, offset, ordinal and key; a map's failures and a decoder's."""
+    """Errors of maps and decoders name place, shard, offset, ordinal and key."""
     samples, bad = good([Map(refuse_odd)], shard(7), block(KEY=["x", "y"], cls=[b"8", b"none"]))
     assert [s["cls"] for s in samples] == [8, 10, 8]
     assert list(bad) == [0, 2, 5]
@@ -44,7 +44,7 @@ def test_bad_samples_are_left_out_and_named() -> None:
 
 
 class SpeechlessError(Exception):
-    """One that raises when it is asked what happened."""
+    """An exception whose message raises."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -53,7 +53,7 @@ class SpeechlessError(Exception):
 
 
 def test_an_exception_without_a_message_is_a_bad_sample_like_any_other() -> None:
-    """Told by its type's name, and where it was raised."""
+    """The error has its class's name, and the line that raised it."""
 
     def refuse(sample: dict[str, Any]) -> dict[str, Any]:
         if sample["cls"] == 1:
@@ -66,15 +66,15 @@ def test_an_exception_without_a_message_is_a_bad_sample_like_any_other() -> None
     assert bad[1].sample == 101
 
 
-def test_a_line_that_is_no_json_is_one_bad_sample() -> None:
-    """The rest of its block is as it was."""
+def test_a_line_that_is_not_json_is_one_bad_sample() -> None:
+    """The other lines of its block are read."""
     samples, bad = good([], block(JSON=[b'{"a": 1}', b"{", b'{"a": 3}']))
     assert [s["a"] for s in samples] == [1, 3]
     assert list(bad) == [1]
 
 
 def test_a_sample_that_lacks_a_selected_field_is_bad() -> None:
-    """It would be in any company; what only differs from the others is not told here."""
+    """A field that is selected and absent is the sample's fault, whatever is beside it."""
     table = block(KEY=["x", "y"], jpg=[jpeg(0), None], cls=[b"0", b"1"])
     samples, bad = good([Select({"image": "jpg", "label": "cls"})], table)
     assert len(samples) == 1
@@ -82,19 +82,19 @@ def test_a_sample_that_lacks_a_selected_field_is_bad() -> None:
     assert good([], table)[1] == {}
 
 
-def test_what_is_written_in_place_is_right_without_the_bad_ones() -> None:
-    """The batch's array has rows for all; only those of good samples are taken."""
+def test_arrays_written_in_place_are_right_without_bad_samples() -> None:
+    """The batch array has rows for all samples; collating takes those of good ones."""
     pipeline = Pipeline((Decode({"jpg": images.RandomResizedCrop(8)}),), 1)
     bad: dict[int, DataError] = {}
     samples = pipeline.run_samples(*arguments([MIXED]), 0, bad)
-    columns = learnt(pipeline, samples).finish(samples)
+    columns = with_schema(pipeline, samples).finish(samples)
     alone = [run_pipeline(pipeline, MIXED, rows=[i]) for i in (0, 2)]
     assert list(bad) == [1]
     assert np.array_equal(columns["jpg"], np.concatenate([one["jpg"] for one in alone]))
 
 
 def halve_in_place(columns: dict[str, Any], rng: list[np.random.Generator]) -> dict[str, Any]:
-    """A batch map that changes what it is given, and fails half-way."""
+    """A batch map that changes its argument, and fails half-way."""
     for image, label in zip(columns["jpg"], columns["cls"], strict=True):
         np.floor_divide(image, 2, out=image)
         if label == 2:
@@ -103,7 +103,7 @@ def halve_in_place(columns: dict[str, Any], rng: list[np.random.Generator]) -> d
 
 
 def test_a_batch_map_that_fails_is_narrowed_down_to_its_rows() -> None:
-    """Rows are judged one by one, from their undecoded bytes, with the random numbers that they always have."""
+    """Each row is read and run again alone, with its own random numbers."""
     table = shard(0, 4)
     stages = [Decode({"jpg": images.RandomResizedCrop(8)}), MapBatches(halve_in_place)]
     samples, bad = good(stages, table)
@@ -117,7 +117,7 @@ def test_a_batch_map_that_fails_is_narrowed_down_to_its_rows() -> None:
 
 
 def test_a_batch_map_after_bad_samples_sees_the_good_ones() -> None:
-    """Stages before and after it are part of the judgement."""
+    """Samples that fail before or after it are bad as well."""
     stages = [MapBatches(lambda columns: {"cls": columns["cls"]}), Map(refuse_odd)]
     samples, bad = good(stages, shard(4, 3))
     assert [s["cls"] for s in samples] == [4, 6]
@@ -126,11 +126,11 @@ def test_a_batch_map_after_bad_samples_sees_the_good_ones() -> None:
 
 
 class ReadTimeout(OSError):
-    """A library's own class for time that ran out."""
+    """A library's own class of time-out."""
 
 
 def from_time_out() -> None:
-    """An error of the user's own, about a time-out."""
+    """A user's error that a time-out caused."""
     try:
         raise ReadTimeout("no answer")
     except ReadTimeout as error:
@@ -138,7 +138,7 @@ def from_time_out() -> None:
 
 
 def because_of(error: BaseException) -> None:
-    """It is raised."""
+    """Raise an error of this class."""
     raise error
 
 
@@ -154,8 +154,8 @@ def because_of(error: BaseException) -> None:
     ],
 )
 @pytest.mark.parametrize("together", [False, True])
-def test_what_may_pass_is_raised_and_nobody_is_blamed(fail: Any, together: bool) -> None:
-    """Time-outs, connections, memory: by any class of that name, also behind another error."""
+def test_transient_failures_are_raised(fail: Any, together: bool) -> None:
+    """Time-outs, broken connections and short memory are raised, whichever class reports them."""
 
     def work(values: dict[str, Any]) -> dict[str, Any]:
         fail()
@@ -169,12 +169,12 @@ def test_what_may_pass_is_raised_and_nobody_is_blamed(fail: Any, together: bool)
 
 @pytest.mark.parametrize("error", [ConfigError("no"), KeyboardInterrupt()])
 def test_mistakes_and_interrupts_are_raised(error: BaseException) -> None:
-    """They are not a sample's fault."""
+    """ConfigErrors and interrupts are not a sample's fault."""
     with pytest.raises(type(error)):
         good([Map(lambda sample: because_of(error))], shard())
 
 
-def test_an_image_cut_short_is_the_samples_fault() -> None:
-    """Though Pillow says so by an OSError."""
+def test_a_truncated_image_is_a_bad_sample() -> None:
+    """Pillow raises OSError, which is no transient failure here."""
     _, bad = good([], block(KEY=["a"], jpg=[jpeg(0)[:-40]]))
     assert not bad[0].transient

@@ -28,7 +28,7 @@ def scaled(factor):
 
 
 def test_code_marks_change_with_the_code():
-    """Bytecode, constants, closures, value objects, order, methods of classes and the collate all count."""
+    """Bytecode, constants, closures, value objects, order, methods and the collate count."""
 
     class One:
         def __call__(self, sample):
@@ -69,7 +69,7 @@ def test_code_marks_change_with_the_code():
 
 
 def test_code_marks_are_the_same_in_every_process():
-    """Whatever the hash seed, and however often the code has run."""
+    """Neither the hash seed nor earlier runs of the code change a mark."""
     script = """
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, Select
@@ -157,7 +157,7 @@ def test_globals_that_code_refers_to_count(monkeypatch, fn, owner, name, value):
 
 
 def test_large_arrays_count_wherever_they_are_held():
-    """Not by their repr, which leaves out the middle."""
+    """All of an array counts, although its repr leaves out the middle."""
     one, other = np.arange(2000), np.arange(2000)
     other[1000] = 7
 

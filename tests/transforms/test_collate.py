@@ -1,4 +1,4 @@
-"""Columns of samples: how rows are laid side by side, and that parts put together are the whole."""
+"""Samples become columns, and parts put together equal the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayingest.transforms.schema import conform, infer_schema
 
 
 def columns_of(samples, fixed=(), in_place=()):
-    """By the schema that the samples suggest."""
+    """Collate samples by the schema that they suggest."""
     schema = infer_schema(samples, fixed)
     return collate([conform(sample, schema) for sample in samples], schema, in_place=in_place)
 
@@ -24,7 +24,7 @@ def column(*values, **options):
 
 
 def same(a, b) -> bool:
-    """Bit for bit: keys, types, dtypes, shapes, bytes."""
+    """Assert equal keys, types, dtypes, shapes and bytes."""
     if a.keys() != b.keys():
         return False
     for name in a:
@@ -41,7 +41,7 @@ def same(a, b) -> bool:
 
 
 def dirty(shape, dtype):
-    """Memory as a reused buffer gives it: full of something else."""
+    """Allocate memory that is full of other values, as a reused buffer is."""
     return (
         np.frombuffer(b"\xa5" * (int(np.prod(shape)) * np.dtype(dtype).itemsize), np.uint8)
         .copy()
@@ -51,7 +51,7 @@ def dirty(shape, dtype):
 
 
 def test_equal_shapes_of_two_and_more_dimensions_are_stacked():
-    """No lengths, dtype kept, other byte orders made native."""
+    """They have no lengths and keep their dtype; other byte orders become native."""
     arrays = [np.full((2, 3), i, ">f4") for i in range(4)]
     columns = column(*arrays)
     assert list(columns) == ["x"]
@@ -61,7 +61,7 @@ def test_equal_shapes_of_two_and_more_dimensions_are_stacked():
 
 @pytest.mark.parametrize("lengths", [(3, 1, 2), (2, 2), (4,), (0, 2)])
 def test_one_dimensional_arrays_are_always_padded(lengths):
-    """Zeros at the end and `_length`, also where lengths happen to be equal, so that keys never depend on data."""
+    """They get zeros and `_length` even if lengths are equal: keys never depend on data."""
     for make in (lambda n: list(range(1, n + 1)), lambda n: np.arange(1, n + 1, dtype=np.int32)):
         columns = column(*map(make, lengths))
         assert list(columns) == ["x", "x_length"]
@@ -74,7 +74,7 @@ def test_one_dimensional_arrays_are_always_padded(lengths):
 
 
 def test_fixed_fields_are_stacked_without_lengths():
-    """A field flagged fixed has no `_length`, and its samples may have a field of that name."""
+    """A field of fixed length has no `_length`, so the samples may have a field of that name."""
     samples = [{"x": np.arange(3), "x_length": i} for i in range(2)]
     columns = columns_of(samples, fixed={"x"})
     assert columns["x"].shape == (2, 3)
@@ -86,14 +86,14 @@ def test_fixed_fields_are_stacked_without_lengths():
 
 
 def test_no_samples():
-    """Nothing in, nothing out, also as a part."""
+    """No samples give no columns, also as a part."""
     assert collate([], {}) == collate([], infer_schema([{"x": 1}])) == {}
     assert assemble([], 0, np.empty) == {}
     assert assemble([(slice(0, 0), {}), (slice(0, 1), column(1))], 1, np.empty)["x"].tolist() == [1]
 
 
 def test_arrays_written_in_place_are_not_copied():
-    """A batch array is used as it is while its rows still are the samples' values, in order; else rows are copied."""
+    """A batch array is used as it is if its rows are the samples' values, in order."""
     whole = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     views = list(whole)
     in_place = [(whole, views)]
@@ -145,7 +145,7 @@ FIELDS = {
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_parts_put_together_are_the_whole(data):
-    """Any partition of any samples, rows as slices or indices in any order: the same bits as collating all at once."""
+    """Any partition, rows as slices or indices, gives the bits of collating all at once."""
     names = data.draw(
         st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=4, unique=True)
     )
@@ -186,7 +186,7 @@ def test_parts_put_together_are_the_whole(data):
     ],
 )
 def test_shapes_that_cannot_be_stacked(values, said):
-    """ConfigError that names the field, the shapes, and what would work; the same for parts."""
+    """ConfigError names the field, the shapes and what would work, also for parts."""
     with pytest.raises(ConfigError, match=said):
         column(*values)
     with pytest.raises(ConfigError, match=said):

@@ -1,4 +1,4 @@
-"""What bytes become by extension, and what is refused."""
+"""Extensions select decoders, and unsafe data is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def png(color=(1, 2, 3)) -> bytes:
     ],
 )
 def test_plain_decoders(name, data, value):
-    """Extensions decide by the last dotted part in any case, with .gz unwrapped first."""
+    """The last dotted part decides, in any case, after .gz is decompressed."""
     decoder = decoder_for(name)
     assert decoder is not None
     assert decoder(data) == value
@@ -65,7 +65,7 @@ def test_arrays():
 
 @pytest.mark.parametrize("name", ["bin", "dat", "tar", "seg", "jpg2", "", "mp4"])
 def test_unknown_extensions_stay_bytes(name):
-    """Anything not in the table has no decoder."""
+    """An extension that is not in the table has no decoder."""
     assert decoder_for(name) is None
 
 
@@ -105,7 +105,7 @@ def test_pickled_objects_inside_arrays_are_refused():
 
 
 def test_gzip_bomb_is_refused():
-    """Unfolding stops at the limit, over all members together."""
+    """Decompression stops at the limit, over all members together."""
     data = gzip.compress(bytes(100_000))
     assert len(gunzip(data, limit=100_000)) == 100_000
     with pytest.raises(DataError, match="more than 99999 bytes"):
@@ -115,7 +115,7 @@ def test_gzip_bomb_is_refused():
 
 
 def test_gzip_members_and_padding():
-    """Several members are one field, zeros behind them are padding, a missing tail is an error."""
+    """Members are joined, zeros after them are padding, a missing tail is an error."""
     assert gunzip(gzip.compress(b"a") + gzip.compress(b"b") + bytes(7)) == b"ab"
     for broken in (gzip.compress(b"abc")[:-3], b"", b"plain", gzip.compress(b"a") + b"junk"):
         with pytest.raises(DataError, match="gzip"):
@@ -139,7 +139,7 @@ def test_npz_bomb_is_refused(monkeypatch):
 
 
 def test_an_array_that_claims_to_be_huge_is_refused():
-    """Its header speaks of terabytes, its file has none."""
+    """A header of terabytes in a small file is a DataError."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)}
@@ -151,13 +151,13 @@ def test_an_array_that_claims_to_be_huge_is_refused():
 @pytest.mark.parametrize("name", ["npy", "npz"])
 @pytest.mark.parametrize("data", [b"", b"PK", b"\x93NUMPY", b"nonsense"])
 def test_broken_arrays(name, data):
-    """What is no array is a DataError."""
+    """Bytes that are not an array are a DataError."""
     with pytest.raises(DataError):
         decoder_for(name)(data)
 
 
 def test_truncated_array():
-    """An array cut short is a DataError."""
+    """A truncated array is a DataError."""
     with pytest.raises(DataError, match="npy"):
         decoder_for("npy")(saved(np.save, np.zeros(100))[:-5])
     whole = io.BytesIO()
@@ -168,7 +168,7 @@ def test_truncated_array():
 
 
 def test_json_stays_what_it_is():
-    """JSON of a whole sample file is not interpreted further."""
+    """Values inside a JSON member are not decoded further."""
     assert decoder_for("meta.json")(json.dumps({"id": "7", "jpg": None}).encode()) == {
         "id": "7",
         "jpg": None,

@@ -1,4 +1,4 @@
-"""Expressions on fields."""
+"""Expressions give what Python gives, and have nothing else."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SAMPLE = {"width": 300, "label": 3, "caption": "a cat", "json": {"ok": True}, "s
         ("100 < width <= 299", ("width",), False),
     ],
 )
-def test_it_says_what_python_would(text: str, names: tuple[str, ...], said: bool) -> None:
-    """Of the fields that it names; it survives pickling."""
+def test_it_gives_what_python_gives(text: str, names: tuple[str, ...], said: bool) -> None:
+    """A pickled expression names its fields and gives Python's value."""
     expression = pickle.loads(pickle.dumps(Expression(text)))
     assert expression.names == names
     assert expression(SAMPLE) is said
@@ -52,7 +52,7 @@ def test_it_says_what_python_would(text: str, names: tuple[str, ...], said: bool
         ("1 < 2", "no field"),
     ],
 )
-def test_nothing_else_can_be_said(text: str, named: str) -> None:
+def test_other_nodes_are_refused(text: str, named: str) -> None:
     """Calls, attributes, loops and powers are refused before anything runs."""
     with pytest.raises(ConfigError, match=named):
         Expression(text)

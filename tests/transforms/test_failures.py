@@ -1,4 +1,4 @@
-"""What goes wrong is named: sample, shard, and the user's own line."""
+"""Errors name the sample, the shard and the user's own line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.transform_cases import block, jpeg, run, shard
 
 
 def test_an_exception_names_sample_shard_and_the_users_line():
-    """The innermost line of the user's own code, not of a library that it called; the original is the cause."""
+    """It is the innermost line of the user's code; the cause is the original exception."""
 
     def helper(value):
         return json.loads(value)  # the line to name
@@ -42,19 +42,20 @@ def test_an_exception_names_sample_shard_and_the_users_line():
         "k2",
     )
     assert (
-        "map test_an_exception_names_sample_shard_and_the_users_line.<locals>.broken: JSONDecodeError: "
-        in str(error)
+        "map test_an_exception_names_sample_shard_and_the_users_line.<locals>.broken: "
+        "JSONDecodeError: " in str(error)
     )
     assert f"(in {__file__}:{line}, helper)" in str(error)
     assert isinstance(caught.value.__cause__, json.JSONDecodeError)
 
 
 def test_decoder_errors_name_the_field():
-    """Built-in and user decoders alike; a truncated JPEG, a bomb and a wrong number among them."""
+    """Errors of built-in decoders and of the user's name the field."""
     cut = block(KEY=["a"], jpg=[jpeg(0)[:-40]])
     with pytest.raises(
         DataError,
-        match=r"^decode of 'jpg': OSError: .*truncated.*\[shard mem://data/a.tar, offset 0, sample 100, key a\]$",
+        match=r"^decode of 'jpg': OSError: .*truncated.*"
+        r"\[shard mem://data/a.tar, offset 0, sample 100, key a\]$",
     ) as caught:
         run([], cut)
     assert "(in " not in str(caught.value)
@@ -73,7 +74,7 @@ def test_decoder_errors_name_the_field():
 
 
 def test_errors_of_batches_name_the_shard_and_no_sample():
-    """Which row was to blame is not known."""
+    """A batch map's error names no sample: its row is unknown."""
     with pytest.raises(
         DataError, match=r"map_batches .*: KeyError: 'z' \(in .*test_\w+.py:\d+, <lambda>\)"
     ) as caught:
@@ -94,8 +95,8 @@ def test_data_errors_of_the_users_own_are_kept():
 
 
 @pytest.mark.parametrize("kind", [ValueError, DataError])
-def test_what_an_exception_says_is_shortened(kind):
-    """It goes into logs and files; once, however often it is told on."""
+def test_long_messages_are_shortened(kind):
+    """Long messages are shortened once, however often they are passed on."""
 
     def refuse(sample):
         raise kind("cannot parse " + "0a" * 2_500_000)
@@ -109,7 +110,7 @@ def test_what_an_exception_says_is_shortened(kind):
 
 
 def test_an_exception_may_be_its_own_cause():
-    """As one that is kept and raised again is; the causes are gone through once."""
+    """A ring of causes is walked once."""
     own, cause, context = ValueError("a"), KeyError("b"), OSError("c")
     own.__cause__ = own
     cause.__cause__, context.__context__ = context, cause
@@ -120,17 +121,17 @@ def test_an_exception_may_be_its_own_cause():
 
 
 class Odd(BaseException):
-    """Not even an Exception."""
+    """A BaseException that is not an Exception."""
 
 
 def stages_that(leave):
-    """Where a function of the user's may raise."""
+    """Return the stages in which the user's function raises."""
     return [Map(leave), MapBatches(leave), Decode({"cls": leave})]
 
 
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, asyncio.CancelledError, Odd])
-def test_whatever_a_function_raises_is_the_samples(kind):
-    """As with any exception; a worker would end otherwise, or its task."""
+def test_any_exception_of_a_function_is_the_samples(kind):
+    """Any BaseException becomes a DataError: otherwise a worker would end."""
 
     def leave(values):
         raise kind("no")
@@ -143,7 +144,7 @@ def test_whatever_a_function_raises_is_the_samples(kind):
 
 
 def test_interrupts_pass():
-    """They are the user's, and no error of data; where none can come up, as on a worker, a function has raised it."""
+    """The main thread's KeyboardInterrupt passes; another thread's is a function's error."""
 
     def interrupted(values):
         raise KeyboardInterrupt("no")
@@ -157,7 +158,7 @@ def test_interrupts_pass():
 
 @pytest.mark.parametrize("result", [None, 3, [1]])
 def test_maps_must_return_a_dict(result):
-    """A forgotten return is named as such, with the sample."""
+    """The error says that the map returned no dict, and names the sample."""
     with pytest.raises(
         DataError, match=f"returned {type(result).__name__}, not a dict of fields"
     ) as caught:
@@ -201,7 +202,7 @@ class NotCallable:
         (lambda: Pipeline((), 0, collate=3), "collate=3 cannot be called"),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_described(build, said):
-    """ConfigError before anything runs."""
+def test_wrong_stages_are_refused_when_they_are_described(build, said):
+    """ConfigError is raised before anything runs."""
     with pytest.raises(ConfigError, match=said):
         build()

@@ -1,4 +1,4 @@
-"""Which fields a sample has, and what decodes them."""
+"""Samples have the fields of their kind of block, each decoded once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.transform_cases import (
     block,
     jpeg,
     run,
-    run_learnt,
     run_pipeline,
+    run_with_schema,
     shard,
 )
 
 
 def test_fields_of_a_shard_are_decoded_by_extension():
-    """Without stages every member is decoded, and the key is a field; nothing else is added."""
+    """Without stages every member is decoded, the key is a field, and no other is added."""
     columns = run([], shard())
     assert list(columns) == ["__key__", "jpg", "cls", "json"]
     assert columns["__key__"] == ["k0", "k1", "k2", "k3"]
@@ -34,7 +34,7 @@ def test_fields_of_a_shard_are_decoded_by_extension():
 
 
 def test_select_projects_renames_and_decodes_by_the_original_name():
-    """The key goes unless selected; one member may have two names; `columns` says what to read."""
+    """Only selected fields are read; one member may have two names."""
     select = Select({"label": "cls", "name": "__key__", "again": "cls"})
     columns = run([select], shard())
     assert list(columns) == ["label", "name", "again"]
@@ -47,7 +47,7 @@ def test_select_projects_renames_and_decodes_by_the_original_name():
 
 
 def test_decode_replaces_the_default_and_chains():
-    """A named decoder gets the raw bytes, a second one the first one's result, under the name at that place."""
+    """The first decoder gets raw bytes, the second its result, by the name at that stage."""
     stages = [
         Decode({"cls": bytes}),
         Select({"label": "cls"}),
@@ -58,7 +58,7 @@ def test_decode_replaces_the_default_and_chains():
 
 
 def test_every_field_is_decoded_once_before_the_first_map():
-    """Maps see decoded fields, a decode after a map gets the current value, a select after it the current names."""
+    """Maps get decoded fields; later stages get the values and names that they left."""
     seen = []
 
     def check(sample):
@@ -74,7 +74,7 @@ def test_every_field_is_decoded_once_before_the_first_map():
 
 
 def test_pickled_members_are_refused_unless_read_as_bytes():
-    """The error passes as it is; `.decode(pkl=bytes)` and leaving it out both work."""
+    """ConfigError passes unchanged; `.decode(pkl=bytes)` works, and so does leaving it out."""
     table = block(KEY=["a"], pkl=[b"x"], cls=[b"1"])
     with pytest.raises(ConfigError, match=r"\.decode\(pkl=bytes\)"):
         run([], table)
@@ -83,12 +83,12 @@ def test_pickled_members_are_refused_unless_read_as_bytes():
 
 
 def test_members_that_a_sample_lacks():
-    """Null is no field of the sample: a map may fill it in, collating without it is an error that names the sample."""
+    """A map may fill in an absent member; else collating is an error that names the sample."""
     table = block(KEY=["a", "b"], cls=[b"1", b"2"], txt=pa.array([b"t", None], pa.binary()))
     filled = run([Map(lambda sample: {"txt": "none", **sample})], table)
     assert filled["txt"] == ["t", "none"]
     with pytest.raises(DataError, match="'txt' is missing") as caught:
-        run_learnt([], table)
+        run_with_schema([], table)
     assert (caught.value.sample, caught.value.key) == (101, "b")
     empty = block(KEY=["a"], cls=[b"1"], txt=pa.array([None], pa.binary()))
     with pytest.raises(DataError, match="'text' is missing"):
@@ -106,15 +106,15 @@ def test_members_that_a_sample_lacks():
     ],
 )
 def test_unknown_fields_are_refused_with_those_there_are(stages):
-    """ConfigError that names the stage, the field, and what could have been meant."""
+    """ConfigError names the stage, the field and the fields there are."""
     with pytest.raises(
         ConfigError, match=r"(select|decode): there is no field '(jpeg|cls)'; there are .*'(jpg|x)'"
     ):
-        run_learnt(stages, shard())
+        run_with_schema(stages, shard())
 
 
 def test_json_lines():
-    """A line's items are the fields, by their JSON types; select gives what it would give anywhere."""
+    """A line's items are the fields, with their JSON types; `select` works as anywhere."""
     lines = [
         json.dumps({"id": i, "cls": "a", "tokens": [i] * i, "w": i / 2}).encode() for i in range(3)
     ]
@@ -130,12 +130,12 @@ def test_json_lines():
         "n": [0, 1, 2],
     }
     with pytest.raises(ConfigError, match=r"no field 'nope'; there are 'id', 'cls', 'tokens', 'w'"):
-        run_learnt([Select({"x": "nope"})], table)
+        run_with_schema([Select({"x": "nope"})], table)
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff"])
-def test_lines_that_are_no_json_objects(line):
-    """DataError naming shard, offset and sample."""
+def test_lines_that_are_not_json_objects(line):
+    """DataError names shard, offset and sample."""
     with pytest.raises(DataError, match="read: ") as caught:
         run([], block(JSON=pa.array([b"{}", line], pa.binary())))
     assert (caught.value.shard, caught.value.offset, caught.value.sample) == (
@@ -146,7 +146,7 @@ def test_lines_that_are_no_json_objects(line):
 
 
 def test_parquet_values_by_type():
-    """Numbers keep the column's dtype, lists of numbers are arrays, fixed-size lists have no lengths."""
+    """Numbers keep their dtype, lists are arrays, fixed-size lists have no lengths."""
     table = block(
         i64=pa.array([1, 2], pa.int64()),
         i16=pa.array([1, 2], pa.int16()),
@@ -201,7 +201,7 @@ def test_parquet_values_by_type():
 
 
 def test_parquet_values_are_the_users_own():
-    """Arrays may be written to, and do not keep the block alive."""
+    """Arrays are writable, and do not keep the block alive."""
     table = block(ids=pa.array([[1, 2], [3]], pa.list_(pa.int64())))
     samples = Pipeline((), 0).run_samples(*arguments([table]), 0)
     samples[0]["ids"][0] = 9
@@ -219,7 +219,7 @@ def test_parquet_nulls():
     with pytest.raises(
         DataError, match="'a' is null here, and int16 in the first samples"
     ) as caught:
-        run_learnt([Select({"a": "a"})], table)
+        run_with_schema([Select({"a": "a"})], table)
     assert (caught.value.sample, caught.value.offset) == (101, 10)
     assert run([Map(lambda s: {"a": s["a"] or 0})], table)["a"].tolist() == [1, 0]
     with pytest.raises(DataError, match="'c' has a null inside") as caught:
@@ -228,7 +228,7 @@ def test_parquet_nulls():
 
 
 def test_parquet_binary_columns_named_like_images_are_decoded():
-    """A column has no extension, unless its name ends in one of an image or of text."""
+    """A column of bytes is decoded only if its name ends in an image's or text's extension."""
     table = block(
         **{"left.jpg": [jpeg(0)], "txt": pa.array([b"t"], pa.binary()), "image": [jpeg(0)]}
     )

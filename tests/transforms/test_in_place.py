@@ -1,4 +1,4 @@
-"""Decoders that write straight into the batch."""
+"""Decoders of a known shape write straight into the batch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, Select
-from tests.support.transform_cases import arguments, jpeg, learnt, run, run_pipeline, shard
+from tests.support.transform_cases import arguments, jpeg, run, run_pipeline, shard, with_schema
 
 
 def test_images_are_written_straight_into_the_batch():
-    """The batch array is the one that the transform wrote into: its rows are the samples' own."""
+    """The batch array's rows are the arrays that the transform wrote."""
     pipeline = Pipeline((Decode({"jpg": images.RandomResizedCrop(16)}),), 0)
     samples = pipeline.run_samples(*arguments([shard()]), 0)
-    columns = learnt(pipeline, samples).finish(samples)
+    columns = with_schema(pipeline, samples).finish(samples)
     for i, sample in enumerate(samples):
         assert np.shares_memory(sample["jpg"], columns["jpg"][i])
     assert columns["jpg"].flags.c_contiguous
@@ -22,7 +22,7 @@ def test_images_are_written_straight_into_the_batch():
 
 
 def test_maps_may_change_or_replace_what_was_written():
-    """Changed in place it shows in the batch; replaced in one sample, that sample's value is used."""
+    """A change in place shows in the batch; a replaced value is used for its sample."""
 
     def change(sample):
         if sample["cls"] == 1:
@@ -36,7 +36,7 @@ def test_maps_may_change_or_replace_what_was_written():
 
 
 def test_one_member_under_two_names_has_two_arrays():
-    """Changing one in place leaves the other."""
+    """A change of one leaves the other as it is."""
     decode = Decode({"jpg": images.Resize((8, 8))})
 
     def blacken(sample):
@@ -49,7 +49,7 @@ def test_one_member_under_two_names_has_two_arrays():
 
 
 def test_a_users_own_decoder_may_write_in_place():
-    """With `output_shape`, `output_dtype` and an `out` argument; a one-dimensional one needs no lengths."""
+    """It declares `output_shape`, `output_dtype` and `out`; 1-D results need no lengths."""
 
     class Histogram:
         output_shape = (4,)
@@ -68,7 +68,7 @@ def test_a_users_own_decoder_may_write_in_place():
 
 
 def test_spec_bytes():
-    """Fields of known shape as they are at the end; 0 where none is known."""
+    """They count the fields of known shape at the end; 0 if none is known."""
     resize = Decode({"a": images.Resize((4, 4)), "b": images.Resize((2, 2)), "c": images.Resize(4)})
     assert Pipeline((), 0).spec_bytes == 0
     assert Pipeline((resize,), 0).spec_bytes == 60

@@ -1,4 +1,4 @@
-"""Functions and classes of the user: samples, batches, collating."""
+"""The user's functions and classes map samples, map batches and collate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.transform_cases import arguments, noisy, run, run_pipeline, s
 
 
 class Counter:
-    """Counts its instances, and its calls."""
+    """Count its instances and its calls."""
 
     made = 0
 
@@ -29,7 +29,7 @@ class Counter:
 
 
 def test_classes_are_set_up_once_per_pipeline_object():
-    """Not when described, not when pickled, once for all runs, and again in the next worker."""
+    """A class is set up at the first run, once per worker."""
     Counter.made = 0
     pipeline = Pipeline((Map(Counter),), 0)
     assert Counter.made == 0
@@ -42,7 +42,7 @@ def test_classes_are_set_up_once_per_pipeline_object():
 
 
 def test_setting_up_a_class_may_fail():
-    """ConfigError with the user's line: no sample is to blame."""
+    """A failed set-up is a ConfigError with the user's line, and names no sample."""
 
     class Broken:
         def __init__(self):
@@ -59,7 +59,7 @@ def test_setting_up_a_class_may_fail():
 
 
 def test_map_batches_takes_and_gives_columns():
-    """Lists in, lists or arrays out; rows of arrays keep their dtype."""
+    """It gets lists, and returns lists or arrays; rows of arrays keep their dtype."""
     seen = []
 
     def together(columns):
@@ -86,7 +86,7 @@ def test_map_batches_takes_and_gives_columns():
     ],
 )
 def test_map_batches_must_give_as_many_rows(result, said):
-    """DataError that names the function, the field and the shard."""
+    """DataError names the function, the field and the shard."""
     with pytest.raises(DataError, match=said) as caught:
         run([MapBatches(lambda columns: result)], shard())
     assert caught.value.shard == "mem://data/a.tar"
@@ -103,7 +103,7 @@ def test_no_rows():
 
 
 def test_a_users_collate_gets_all_samples():
-    """A list of dicts, of one run or of several put together; tensors are taken as arrays."""
+    """It gets a list of dicts of one or several runs; its tensors become arrays."""
     import torch
 
     def stack(samples):

@@ -1,4 +1,4 @@
-"""Whole columns: bit for bit what sample by sample gives, and only where no sample has to be looked at."""
+"""Whole columns equal the path sample by sample, and exist only where no stage acts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NUMBERS = [
 
 
 def values(rng: np.random.Generator, kind: pa.DataType, n: int) -> pa.Array:
-    """Any bits of the type, not-a-numbers and negative zeros among them."""
+    """Return numbers of any bits of the type, NaNs and negative zeros among them."""
     if pa.types.is_boolean(kind):
         return pa.array(rng.random(n) < 0.5)
     return pa.array(np.frombuffer(rng.bytes(n * kind.bit_width // 8), kind.to_pandas_dtype()), kind)
 
 
 def column(rng: np.random.Generator, kind: pa.DataType, shape: str, n: int) -> pa.ChunkedArray:
-    """n samples' numbers, lists of up to 4 or fixed lists of 3, in two chunks, which begin inside of longer ones."""
+    """Return n numbers, lists of up to 4 or fixed lists of 3, in two chunks with offsets."""
 
     def chunk(n: int) -> pa.Array:
         if shape == "number":
@@ -53,12 +53,12 @@ def column(rng: np.random.Generator, kind: pa.DataType, shape: str, n: int) -> p
 
 
 def taken(pipeline: Pipeline, tables: list[pa.Table], rows: Any = None) -> Any:
-    """The whole columns of these rows, and whether there are any."""
+    """Return the whole columns of these rows, or None."""
     chosen, table_of, row_of, _ = arguments(tables, rows)
     return pipeline.whole_columns([pipeline.open(table) for table in chosen], table_of, row_of)
 
 
-def learnt(stages: tuple[Any, ...], tables: list[pa.Table], **options: Any) -> Pipeline:
+def with_schema(stages: tuple[Any, ...], tables: list[pa.Table], **options: Any) -> Pipeline:
     pipeline = Pipeline(stages, 1, **options)
     return replace(pipeline, schema=pipeline.learn_schema(*arguments(tables)))
 
@@ -92,14 +92,16 @@ PADS = st.builds(
 def test_whole_columns_are_those_of_the_samples_bit_for_bit(
     fields: list[tuple[pa.DataType, str]], seed: int, renamed: bool, pad: Pad | None
 ) -> None:
-    """Any types, in any order of rows, repeats among them, from several blocks; names in the schema's order; padded."""
+    """For any types and blocks, any order of rows with repeats, and any padding."""
     rng = np.random.default_rng(seed)
     tables = [
         block(**{f"f{i}": column(rng, *field, n) for i, field in enumerate(fields)}) for n in (5, 3)
     ]
     stages = (Select({"y": "f0", "x": f"f{len(fields) - 1}", "z": "f0"}),) if renamed else ()
     name = "y" if renamed else "f0"
-    pipeline = learnt(stages, tables, padding={name: pad} if pad and fields[0][1] == "list" else {})
+    pipeline = with_schema(
+        stages, tables, padding={name: pad} if pad and fields[0][1] == "list" else {}
+    )
     rows = rng.integers(0, 8, rng.integers(1, 12))
     by_sample = pipeline.finish(pipeline.run_samples(*arguments(tables, rows), 0))
     columns = taken(pipeline, tables, rows)
@@ -125,21 +127,22 @@ LISTS = pa.array([[1], [2, 3], []])
         ((Decode({"a": float}),), [block(a=[1, 2, 3])]),
     ],
 )
-def test_samples_are_looked_at_where_there_is_anything_to_see(stages: Any, tables: Any) -> None:
-    """Nulls, text, other dtypes than the schema's, members, JSON, maps and decoders."""
-    assert taken(learnt(stages, tables), tables) is None
+def test_other_blocks_have_no_whole_columns(stages: Any, tables: Any) -> None:
+    """Nulls, text, other dtypes, members, JSON, maps and decoders need single samples."""
+    assert taken(with_schema(stages, tables), tables) is None
 
 
-def test_what_does_not_fit_together_is_left_to_the_samples_errors() -> None:
-    """Blocks without a field, with lists of another length or a longer one, a user's collate, and no rows at all."""
+def test_misfits_are_left_to_the_path_sample_by_sample() -> None:
+    """An absent field, lists of another length and a user's collate need single samples."""
     one = [block(a=[1, 2, 3])]
-    assert taken(learnt((), one), [block(b=[1])]) is None
-    assert taken(learnt((Select({"a": "a"}),), one), [block(b=[1])]) is None
+    assert taken(with_schema((), one), [block(b=[1])]) is None
+    assert taken(with_schema((Select({"a": "a"}),), one), [block(b=[1])]) is None
     fixed = [block(a=pa.array([[1] * n, [2] * n], pa.list_(pa.int64(), n))) for n in (2, 3)]
-    assert taken(learnt((), fixed[:1]), fixed) is None
-    assert taken(learnt((), fixed[:1]), [block(a=LISTS)]) is None
+    assert taken(with_schema((), fixed[:1]), fixed) is None
+    assert taken(with_schema((), fixed[:1]), [block(a=LISTS)]) is None
     assert (
-        taken(learnt((), [block(a=LISTS)], padding={"a": Pad(longest=1)}), [block(a=LISTS)]) is None
+        taken(with_schema((), [block(a=LISTS)], padding={"a": Pad(longest=1)}), [block(a=LISTS)])
+        is None
     )
     assert taken(Pipeline((), 1, collate=list), one) is None
-    assert taken(learnt((), one), one, np.zeros(0, np.int64)) == {}
+    assert taken(with_schema((), one), one, np.zeros(0, np.int64)) == {}

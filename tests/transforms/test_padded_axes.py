@@ -1,4 +1,4 @@
-"""Padding of arrays with several dimensions, and of lists of lists: any parts put together are the whole."""
+"""Arrays of several dimensions and lists of lists are padded, alike in any parts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NESTED: list[Any] = [[[1, 2, 3], [], [4]], [], [[5]], [[], []]]
 
 
 def columns_of(values: list[Any], pad: Pad) -> dict[str, Any]:
-    """Of samples whose field x is padded so."""
+    """Collate samples whose field x has this padding."""
     samples = [{"x": value} for value in values]
     schema = with_padding(infer_schema(samples, padding={"x": pad}), {"x": pad})
     return collate([conform(sample, schema) for sample in samples], schema)
 
 
 def test_the_first_axis_of_arrays_is_padded_and_the_others_agree() -> None:
-    """Boxes of detections: [rows, most, 4], how many each row has, and which are its own."""
+    """Boxes of detections become [rows, most, 4], with lengths and a mask."""
     columns = columns_of(BOXES, Pad(value=-1, multiple_of=2, mask=True))
     assert list(columns) == ["x", "x_length", "x_mask"]
     assert (columns["x"].shape, columns["x"].dtype) == ((3, 4, 4), np.float32)
@@ -44,7 +44,7 @@ def test_the_first_axis_of_arrays_is_padded_and_the_others_agree() -> None:
 
 
 def test_two_axes_are_padded_on_their_side() -> None:
-    """Images as they come, say; a third axis is not."""
+    """Images of different sizes are padded on two axes; the third must agree."""
     images = [np.full((2, 3, 1), 7, np.uint8), np.full((3, 1, 1), 8, np.uint8)]
     columns = columns_of(images, Pad(axes=2, side="left", mask=True))
     assert columns["x"].shape == (2, 3, 3, 1)
@@ -57,7 +57,7 @@ def test_two_axes_are_padded_on_their_side() -> None:
 
 
 def test_lists_of_lists_are_padded_whatever_their_lengths() -> None:
-    """Sentences of words: the mask tells what the lengths, which are the largest, do not."""
+    """Lengths hold the largest inner length; the mask holds each one."""
     columns = columns_of(NESTED, Pad(value=-1, axes=2, mask=True))
     assert columns["x"].dtype == np.int64
     assert columns["x_length"].tolist() == [[3, 3], [0, 0], [1, 1], [2, 0]]
@@ -71,7 +71,7 @@ def test_lists_of_lists_are_padded_whatever_their_lengths() -> None:
 
 
 def test_longest_is_of_the_first_axis() -> None:
-    """An error that names the field, or cut."""
+    """A longer first axis is an error that names the field, or is cut."""
     for values in (BOXES, NESTED):
         with pytest.raises(DataError, match="'x' has 3 values, more than longest=2"):
             columns_of(values, Pad(axes=1 if values is BOXES else 2, longest=2))
@@ -83,7 +83,7 @@ def test_longest_is_of_the_first_axis() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_parts_put_together_are_the_whole(axes: int, data: st.DataObject) -> None:
-    """However rows are grouped: widths, lengths and masks."""
+    """Widths, lengths and masks do not depend on how rows are grouped."""
     pad = Pad(
         value=-1,
         side=data.draw(st.sampled_from(["left", "right"])),
@@ -107,8 +107,8 @@ def test_parts_put_together_are_the_whole(axes: int, data: st.DataObject) -> Non
     assert same(assemble(parts, len(good), dirty, padding), collate(good, schema))
 
 
-def test_what_cannot_be_padded_so_is_refused() -> None:
-    """Other axes that differ, too few dimensions, a number in the place of a list, numbers that do not fit."""
+def test_fields_that_cannot_be_padded_are_refused() -> None:
+    """Differing axes, too few dimensions, wrong kinds and unfit numbers are errors."""
     with pytest.raises(ConfigError, match="axes=3"):
         Pad(axes=3)
     with pytest.raises(ConfigError, match=r"field .x. is .*, which has no 2 axes to pad"):
@@ -126,7 +126,7 @@ def test_what_cannot_be_padded_so_is_refused() -> None:
 
 
 def test_nested_columns_of_a_table_are_padded_on_any_place(tmp_path: Path) -> None:
-    """From Parquet through a loader: the same rows as the file has."""
+    """A loader gives the rows of the Parquet file, padded."""
     pq.write_table(
         pa.table({"x": pa.array(NESTED * 5, pa.list_(pa.list_(pa.int32())))}),
         tmp_path / "a.parquet",

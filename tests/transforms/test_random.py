@@ -1,4 +1,4 @@
-"""Random numbers belong to the sample, whatever it is decoded with."""
+"""Random numbers belong to the sample, whichever samples are decoded with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RANDOM = [
 
 
 def test_random_functions_draw_from_their_own_generator_per_sample():
-    """generator(seed, epoch, source, ordinal, stage), stages counted over random functions in the order described."""
+    """Keys are (seed, epoch, source, ordinal, stage); only random functions count as stages."""
     columns = run(RANDOM, shard(), shard(4), epoch=3, seed=11, source=2)
     for row, i in enumerate(range(100, 108)):
         rng = [generator(11, 3, 2, i, stage) for stage in range(4)]
@@ -38,7 +38,7 @@ def test_random_functions_draw_from_their_own_generator_per_sample():
 
 
 def test_epochs_seeds_sources_and_samples_differ():
-    """Any of them changes the random numbers; a second run does not."""
+    """Each of them changes the random numbers; a second run does not."""
     base = {"epoch": 0, "seed": 1, "source": 0}
     noise = [
         run([Map(noisy)], shard(), **{**base, **change})["noise"]
@@ -51,7 +51,7 @@ def test_epochs_seeds_sources_and_samples_differ():
 @settings(max_examples=25, deadline=None)
 @given(order=st.permutations(range(8)), cuts=st.lists(st.integers(0, 8), max_size=3))
 def test_results_do_not_depend_on_the_grouping_of_rows(order, cuts):
-    """Any rows of any blocks, in any order and any pieces, put together: the same batch, bit for bit."""
+    """Any pieces in any order, put together, give the same batch bit for bit."""
     tables = [shard(), shard(4)]
     pipeline = Pipeline(tuple(RANDOM), 5)
     whole = run_pipeline(pipeline, *tables)
@@ -68,7 +68,7 @@ def test_results_do_not_depend_on_the_grouping_of_rows(order, cuts):
 
 
 def test_random_numbers_are_asked_for_in_any_of_the_usual_ways():
-    """A parameter called rng, wherever it is, or a second one without default; nothing else gets them."""
+    """A parameter `rng`, or a second one without default, gets a generator; no other does."""
 
     def keyword_only(sample, *, rng):
         return {"x": rng.random()}

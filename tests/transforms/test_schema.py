@@ -1,4 +1,4 @@
-"""Which column a field has: learnt from the first samples, kept by all others."""
+"""The schema is learned from the first samples, and every sample conforms to it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rayingest.transforms.collate import collate
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.schema import LISTED, FieldType, conform, infer_schema
 from rayingest.transforms.stages import Map, MapBatches, Select
-from tests.support.transform_cases import arguments, block, run_learnt
+from tests.support.transform_cases import arguments, block, run_with_schema
 
 
 def type_of(*values: Any, fixed: bool = False) -> FieldType:
-    """The type that these values suggest."""
+    """Return the type that these values suggest."""
     return infer_schema([{"x": value} for value in values], {"x"} if fixed else ())["x"]
 
 
 def number(dtype: Any) -> FieldType:
-    """A column of numbers."""
+    """Return the type of a column of numbers."""
     return FieldType(np.dtype(dtype))
 
 
 def padded(dtype: Any) -> FieldType:
-    """A column of 1-D arrays of any length."""
+    """Return the type of a column of 1-D arrays of any length."""
     return FieldType(np.dtype(dtype), 1, padded=True)
 
 
@@ -54,7 +54,7 @@ def padded(dtype: Any) -> FieldType:
 def test_numbers_take_the_smallest_dtype_that_holds_them(
     values: tuple[Any, ...], dtype: Any
 ) -> None:
-    """Python numbers are 64 bits wide, numpy scalars keep their dtype, mixtures promote, None says nothing."""
+    """Python numbers have 64 bits, numpy scalars keep their dtype, mixtures promote."""
     field = type_of(*values)
     assert field == number(dtype)
     given = [value for value in values if value is not None]
@@ -81,14 +81,14 @@ def test_numbers_take_the_smallest_dtype_that_holds_them(
     ],
 )
 def test_everything_else_is_a_list(values: tuple[Any, ...]) -> None:
-    """Strings, bytes, dicts, None and lists of other things come as they are."""
+    """Strings, bytes, dicts, None and other lists stay as they are."""
     assert type_of(*values) == LISTED
     samples = [conform({"x": value}, {"x": LISTED}) for value in values]
     assert repr(collate(samples, {"x": LISTED})["x"]) == repr(list(values))
 
 
 def test_arrays_by_their_dimensions() -> None:
-    """One-dimensional ones are padded unless they are known to have one length; others are stacked."""
+    """1-D arrays are padded unless known to have one length; others are stacked."""
     import torch
 
     assert type_of([1, 2], []) == padded(np.int64)
@@ -108,7 +108,7 @@ def test_arrays_by_their_dimensions() -> None:
     "values", [(1, "a"), (1, [1]), (np.zeros(2), "a"), (np.zeros((2, 3)), np.zeros(3))]
 )
 def test_first_samples_of_two_kinds_are_refused(values: tuple[Any, ...]) -> None:
-    """ConfigError that names the field, what was found, and what would work."""
+    """ConfigError names the field, what was found, and what would work."""
     with pytest.raises(ConfigError, match=r"'x' is not of one kind .*\.map"):
         type_of(*values)
 
@@ -140,7 +140,7 @@ def test_first_samples_of_two_kinds_are_refused(values: tuple[Any, ...]) -> None
 def test_a_value_that_its_column_cannot_hold_is_the_samples_fault(
     first: Any, value: Any, said: str
 ) -> None:
-    """Whatever it is batched with, also alone."""
+    """It is at fault alone as with any other samples."""
     with pytest.raises(DataError, match=said):
         conform({"x": value}, infer_schema([{"x": first}]))
 
@@ -162,7 +162,7 @@ def test_a_value_that_its_column_cannot_hold_is_the_samples_fault(
     ],
 )
 def test_a_value_that_its_column_holds_exactly_is_taken(first: Any, value: Any) -> None:
-    """In the column's dtype, and in no other."""
+    """It is taken in the column's dtype."""
     schema = infer_schema([{"x": first}])
     alone = collate([conform({"x": value}, schema)], schema)["x"]
     together = collate([conform({"x": each}, schema) for each in (first, value)], schema)["x"]
@@ -177,7 +177,7 @@ def test_a_value_that_its_column_holds_exactly_is_taken(first: Any, value: Any) 
 
 
 def test_tensors_are_arrays_without_gradients() -> None:
-    """Those of numbers that numpy has not cannot be; the field is named."""
+    """A tensor of a dtype that numpy lacks is an error that names the field."""
     import torch
 
     taken = conform({"x": torch.ones(2, requires_grad=True)}, {"x": padded(np.float32)})
@@ -189,7 +189,7 @@ def test_tensors_are_arrays_without_gradients() -> None:
 
 
 def test_fields_too_many_or_too_few() -> None:
-    """The sample's fault, whoever its neighbours are; the order of fields is the schema's."""
+    """An extra or missing field is the sample's fault; the order of fields is the schema's."""
     schema = infer_schema([{"a": 1, "b": 2}, {"a": 1}])
     assert list(conform({"b": 1, "a": 2}, schema)) == ["a", "b"]
     with pytest.raises(DataError, match=r"field 'b' is missing \(the sample has 'a'\): .*\.map"):
@@ -211,7 +211,7 @@ def test_fields_too_many_or_too_few() -> None:
     ],
 )
 def test_names_that_the_loader_uses_itself_are_refused(sample: dict[str, Any], said: str) -> None:
-    """Nothing of the user's is overwritten."""
+    """A name that the loader adds is an error, so no field is overwritten."""
     with pytest.raises(ConfigError, match=said):
         infer_schema([sample])
     assert infer_schema([{"x": [1], "x_length": 1}], {"x"})["x_length"] == number(np.int64)
@@ -227,12 +227,12 @@ LINES = block(
 )
 
 
-def test_what_a_batch_looks_like_does_not_depend_on_its_rows() -> None:
-    """Each row alone and all together: the same fields and dtypes, or the same sample at fault."""
+def test_columns_of_a_batch_do_not_depend_on_its_rows() -> None:
+    """Rows alone and together have the same columns, or the same bad sample."""
     table = LINES.slice(0, 3)
     select = [Select({"t": "t"})]
     for rows in ([0], [0, 1], [2], [0, 1, 2]):
-        columns = run_learnt(select, table, rows=rows)
+        columns = run_with_schema(select, table, rows=rows)
         assert (list(columns), columns["t"].dtype, columns["t"].shape[0]) == (
             ["t", "t_length"],
             np.int64,
@@ -240,12 +240,12 @@ def test_what_a_batch_looks_like_does_not_depend_on_its_rows() -> None:
         )
     for rows in ([1], [0, 1], [2, 1]):
         with pytest.raises(DataError, match="'a' is null here, and float64") as caught:
-            run_learnt([], table, rows=rows)
+            run_with_schema([], table, rows=rows)
         assert (caught.value.sample, caught.value.offset) == (101, 10)
 
 
-def test_samples_that_do_not_fit_are_left_out_where_bad_ones_are() -> None:
-    """Each by its place, as any other bad sample."""
+def test_samples_that_do_not_conform_are_left_out_with_the_bad_ones() -> None:
+    """Samples that do not conform are bad samples, by place."""
     pipeline = Pipeline((), 0)
     pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments([LINES.slice(0, 1)])))
     bad: dict[int, DataError] = {}
@@ -258,8 +258,8 @@ def test_samples_that_do_not_fit_are_left_out_where_bad_ones_are() -> None:
     }
 
 
-def test_the_schema_is_learnt_from_good_samples() -> None:
-    """Bad ones are left out; where none is good, the first one's fault is told, a wrong description's as such."""
+def test_the_schema_is_learned_from_good_samples() -> None:
+    """Bad samples are left out; if none is good, the first one's error is raised."""
 
     def odd(sample: dict[str, Any]) -> dict[str, Any]:
         if sample["a"] % 2:
@@ -281,7 +281,7 @@ def test_the_schema_is_learnt_from_good_samples() -> None:
 
 
 def test_a_field_that_a_later_block_lacks_is_its_samples_fault() -> None:
-    """The description has been seen to work; so it is the data, which may be skipped."""
+    """The description worked on the first samples, so the later sample is bad."""
     pipeline = Pipeline((Select({"x": "a"}),), 0)
     pipeline = replace(pipeline, schema=pipeline.learn_schema(*arguments([block(a=[1])])))
     with pytest.raises(DataError, match="no field 'a'; there are 'b'") as caught:

@@ -1,4 +1,4 @@
-"""The choice of a decode path: made once, shipped with the work, recorded in states, refused where it is missing."""
+"""The image backend is chosen once, travels with the work, and stands in states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.streams import photographs
 
 @pytest.fixture(params=["simplejpeg", "cykooz_resizer"])
 def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One library of the fast path cannot be imported."""
+    """One library of the fast backend cannot be imported."""
     monkeypatch.setitem(sys.modules, request.param, None)
     jpeg._libraries.cache_clear()
     yield request.param
@@ -30,8 +30,8 @@ def data(tmp_path: Path) -> Dataset:
     return photographs(tmp_path)
 
 
-def test_the_fast_path_is_the_default_where_it_can_be_had() -> None:
-    """And what is asked for is what is had."""
+def test_the_fast_backend_is_the_default_if_installed() -> None:
+    """A named backend is taken; an unknown name is an error that lists them."""
     assert choose_backend(None) == TURBO
     assert [choose_backend(path) for path in (PILLOW, TURBO)] == [PILLOW, TURBO]
     with pytest.raises(
@@ -41,7 +41,7 @@ def test_the_fast_path_is_the_default_where_it_can_be_had() -> None:
 
 
 def test_without_its_libraries_pillow_is_the_default(missing: str) -> None:
-    """Asked for, the fast path is an error that tells what is missing and what to do."""
+    """Named, the fast backend is an error that says what is missing and what to do."""
     assert choose_backend(None) == PILLOW
     with pytest.raises(
         ri.ConfigError,
@@ -51,7 +51,7 @@ def test_without_its_libraries_pillow_is_the_default(missing: str) -> None:
 
 
 def test_a_worker_without_the_libraries_says_so(data: Dataset, missing: str) -> None:
-    """The trainer has chosen: no worker takes another path in silence."""
+    """No worker replaces the trainer's choice in silence."""
     jpeg._libraries.cache_clear()
     with pytest.MonkeyPatch.context() as there:
         there.delitem(sys.modules, missing)
@@ -66,8 +66,8 @@ def test_a_worker_without_the_libraries_says_so(data: Dataset, missing: str) -> 
         next(iter(loader))
 
 
-def test_states_name_the_path_and_go_on_by_no_other(data: Dataset) -> None:
-    """A state of one path is refused by a loader of the other, which tells how to go on, bit for bit."""
+def test_states_name_the_backend_and_resume_with_no_other(data: Dataset) -> None:
+    """A loader of the other backend refuses the state, and says how to go on."""
     with data.loader(workers=0, image_backend=PILLOW) as loader:
         batches = iter(loader)
         next(batches)

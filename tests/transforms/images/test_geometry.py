@@ -43,7 +43,7 @@ ALL = [
 
 @pytest.mark.parametrize("transform", ALL, ids=repr)
 def test_transforms_are_values(transform):
-    """They pickle, compare, hash, and their repr builds them again."""
+    """Transforms pickle, compare and hash, and their repr rebuilds them."""
     again = pickle.loads(pickle.dumps(transform))
     assert again == transform
     assert hash(again) == hash(transform)
@@ -97,20 +97,20 @@ def test_out_of_another_shape_is_refused():
     ids=repr,
 )
 def test_output_shape(transform, shape):
-    """It is what every result has, or None."""
+    """`output_shape` is every result's shape, or None."""
     assert transform.output_shape == shape
     if shape is not None:
         assert transform(picture(), rng()).shape == shape
 
 
 def test_resize_keeps_the_aspect_ratio():
-    """An integer is the shorter side, whichever it is."""
+    """An integer sets the shorter side, height or width."""
     assert ri.Resize(30)(picture(60, 81)).shape == (30, 40, 3)
     assert ri.Resize(30)(picture(81, 60)).shape == (40, 30, 3)
 
 
 def test_center_crop_is_the_middle_and_frames_small_images_in_zeros():
-    """Larger images lose their rims equally, smaller ones get black ones."""
+    """Larger images lose equal rims, smaller ones get black rims."""
     array = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3) + 1
     np.testing.assert_array_equal(ri.CenterCrop((3, 3))(array), array[1:4, 2:5])
     framed = ri.CenterCrop(9)(array)
@@ -120,7 +120,7 @@ def test_center_crop_is_the_middle_and_frames_small_images_in_zeros():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_resized_crop_is_crop_then_resize(seed):
-    """The result equals cutting its box out with Pillow and resizing that alone, antialiased bilinear."""
+    """The result is its box, cut out with Pillow and resized alone, antialiased bilinear."""
     image = picture(97, 133)
     transform = ri.RandomResizedCrop(40)
     box = transform.box(97, 133, rng(seed))
@@ -129,7 +129,7 @@ def test_random_resized_crop_is_crop_then_resize(seed):
 
 
 def test_random_resized_crop_boxes_follow_scale_and_ratio():
-    """Boxes lie inside the image, areas are uniform in `scale`, aspect ratios log-uniform in `ratio`."""
+    """Boxes lie inside the image, areas uniform in `scale`, ratios log-uniform in `ratio`."""
     transform = ri.RandomResizedCrop(10, scale=(0.1, 0.5))
     generator = rng(0)
     boxes = np.array([transform.box(400, 400, generator) for _ in range(4_000)])
@@ -157,12 +157,12 @@ def test_random_resized_crop_boxes_follow_scale_and_ratio():
     ],
 )
 def test_random_resized_crop_falls_back_to_the_centre(height, width, box):
-    """Where no try fits (here: parts larger than the image), the largest central part within `ratio` is taken."""
+    """If no try fits, it takes the largest central part within `ratio`."""
     assert ri.RandomResizedCrop(8, scale=(4.0, 5.0)).box(height, width, rng()) == box
 
 
 def test_flip_mirrors_with_its_probability():
-    """p=1 mirrors, p=0 leaves, p=0.3 mirrors three in ten."""
+    """p=1 mirrors all images, p=0 none, p=0.3 three in ten."""
     image = np.asarray(picture())
     np.testing.assert_array_equal(ri.RandomHorizontalFlip(1)(image, rng()), image[:, ::-1])
     np.testing.assert_array_equal(ri.RandomHorizontalFlip(0)(image, rng()), image)
@@ -173,7 +173,7 @@ def test_flip_mirrors_with_its_probability():
 
 
 def test_random_transforms_need_random_numbers():
-    """Without rng they refuse, and with equal generators they agree."""
+    """Without rng they raise, and with equal generators they agree."""
     with pytest.raises(ConfigError, match=r"RandomHorizontalFlip\(p=0.5\) draws random numbers"):
         ri.Compose(ri.Resize(32), ri.RandomHorizontalFlip())(picture())
     transform = ri.Compose(ri.RandomResizedCrop(16), ri.RandomHorizontalFlip())
@@ -205,7 +205,7 @@ def test_colours_of_every_mode():
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
 def test_sixteen_bit_grey_is_scaled(form):
-    """Values are divided by 257 and rounded: black, middle and white stay what they are, nothing is clipped."""
+    """Values are divided by 257 and rounded; black stays black, white white."""
     wide = np.array([[0, 128, 129, 255], [257, 32_768, 65_407, 65_535]], np.uint16)
     image = ri.Decode()(encoded(Image.fromarray(wide), form))
     np.testing.assert_array_equal(image[:, :, 0], [[0, 0, 1, 1], [1, 128, 255, 255]])
@@ -214,13 +214,13 @@ def test_sixteen_bit_grey_is_scaled(form):
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_images_without_a_known_range_are_refused(mode):
-    """32-bit integers and floats are not guessed at."""
+    """32-bit integer and float images are a DataError."""
     with pytest.raises(DataError, match="range is not known"):
         ri.Decode()(encoded(Image.new(mode, (4, 3)), "TIFF"))
 
 
 def test_exif_orientation_only_where_asked_for():
-    """By default pixels come as they are stored."""
+    """By default pixels stay as they are stored."""
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees to the right
     data = encoded(picture(20, 30), "JPEG", exif=exif, quality=95)
@@ -233,7 +233,7 @@ def test_exif_orientation_only_where_asked_for():
 
 
 def test_truncated_and_foreign_bytes():
-    """A cut JPEG is an error, not a half-grey image; bytes of no image are named."""
+    """A truncated JPEG is an error, not a half-grey image; foreign bytes are shown."""
     data = encoded(picture(), "JPEG")
     with pytest.raises(OSError, match="truncated"):
         ri.Decode()(data[: len(data) // 2])
@@ -248,8 +248,8 @@ def test_truncated_and_foreign_bytes():
 @pytest.mark.parametrize(
     "value", [None, 3, "a.jpg", np.zeros((4, 4, 3)), np.zeros((3, 4, 5, 3), np.uint8)]
 )
-def test_values_that_are_no_image(value):
-    """What cannot be an image is named by type, or by dtype and shape."""
+def test_values_that_are_not_an_image_are_named(value):
+    """The error names the type, or the dtype and shape."""
     with pytest.raises(DataError, match="not an image"):
         ri.Resize(8)(value)
 
@@ -289,55 +289,17 @@ def test_wrong_options_are_refused_where_they_are_given(build):
 
 
 def test_sizes_may_be_lists():
-    """As they come from YAML."""
+    """A list, as YAML gives, works as a tuple."""
     assert ri.Resize([8, 6]) == ri.Resize((8, 6))
     assert ri.RandomResizedCrop(8, scale=[0.5, 1]).scale == (0.5, 1)
 
 
-def test_normalize():
-    """(pixel / 255 - mean) / std per channel, as NCHW in channels-last memory, or NHWC."""
-    import torch
-
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    images = torch.from_numpy(rng(0).integers(0, 256, (2, 5, 4, 3), dtype=np.uint8))
-    expected = (images.double() / 255 - torch.tensor(mean).double()) / torch.tensor(std).double()
-    normalize = pickle.loads(pickle.dumps(ri.Normalize(mean, std)))
-    for _ in range(2):
-        result = normalize(images)
-        assert result.dtype == torch.float32
-        assert result.shape == (2, 3, 5, 4)
-        assert result.is_contiguous(memory_format=torch.channels_last)
-        torch.testing.assert_close(result.permute(0, 2, 3, 1).double(), expected, rtol=0, atol=1e-6)
-    half = ri.Normalize(mean, std, dtype="bfloat16", layout="NHWC")(images)
-    assert (half.dtype, half.shape) == (torch.bfloat16, (2, 5, 4, 3))
-    torch.testing.assert_close(half, expected.bfloat16(), rtol=0.01, atol=0.01)
-    assert pickle.loads(pickle.dumps(normalize)) == normalize
-    assert (
-        repr(normalize)
-        == f"Normalize(mean={tuple(mean)}, std={tuple(std)}, dtype='float32', layout='NCHW')"
-    )
-
-
-def test_normalize_refuses_what_it_was_not_made_for():
-    """Floats, other layouts and other channel counts are named."""
-    import torch
-
-    normalize = ri.Normalize([0.5], [0.5])
-    for images in (
-        torch.zeros(1, 2, 2, 1),
-        torch.zeros(2, 2, 1).byte(),
-        torch.zeros(1, 2, 2, 3).byte(),
-    ):
-        with pytest.raises(ConfigError, match=r"takes uint8 images \(N, H, W, 1\)"):
-            normalize(images)
-
-
 def test_every_exported_transform_has_a_case_here():
-    """A new one cannot be forgotten by the tests above."""
+    """A new transform cannot miss the tests above."""
     exported = {getattr(ri, name) for name in ri.__all__} - {ri.Transform, ri.Normalize}
     assert exported == {type(transform) for transform in ALL}
 
 
 def test_completion_shows_the_transforms_alone():
-    """No module or helper is among them."""
+    """`dir(ri.images)` has no module and no helper."""
     assert sorted(dir(ri)) == sorted(ri.__all__)

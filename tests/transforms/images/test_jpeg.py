@@ -1,4 +1,4 @@
-"""The fast path for JPEGs beside Pillow: the same pixels, the same random numbers, the same errors."""
+"""The fast backend gives Pillow's pixels, random numbers and errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def both(transform: ri.Transform, data: bytes, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Pillow's result and the fast one, after which both generators stand at the same place."""
+    """Return Pillow's result and the fast one; both draw the same random numbers."""
     rngs = [np.random.Generator(np.random.Philox(seed)) for _ in range(2)]
     results = [
         transform(data, rng, image_backend=path)
@@ -73,8 +73,8 @@ def both(transform: ri.Transform, data: bytes, seed: int = 0) -> tuple[np.ndarra
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_resized_is_pillows_bit_for_bit(small: Image.Image, kind: str) -> None:
-    """Any part of any kind of file, though rows below it are not decoded."""
+def test_unresized_pixels_are_pillows_bit_for_bit(small: Image.Image, kind: str) -> None:
+    """Any part of any kind of file, although rows below it are not decoded."""
     data = encoded(small, **KINDS[kind])
     jpeg, whole = opened(data), through_pillow(data)
     assert (jpeg.height, jpeg.width) == (HEIGHT, WIDTH)
@@ -91,7 +91,7 @@ def test_what_is_not_resized_is_pillows_bit_for_bit(small: Image.Image, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scale", [1, 2])
 def test_fewer_rows_are_the_same_rows(small: Image.Image, kind: str, scale: int) -> None:
-    """At every scale, down to the last row of a view."""
+    """At every scale, down to the last row of a region."""
     jpeg = opened(encoded(small, **KINDS[kind]))
     whole = jpeg._decode(HEIGHT, scale)
     assert whole.shape == (-(-HEIGHT // scale), -(-WIDTH // scale), 3)
@@ -101,7 +101,7 @@ def test_fewer_rows_are_the_same_rows(small: Image.Image, kind: str, scale: int)
 
 
 def test_photographs_are_as_good_as_pillows() -> None:
-    """Median of 45 dB and minimum of 35 dB, fine lines of buildings included, with libjpeg's scaling and without."""
+    """The median is 45 dB, the minimum 35 dB, with libjpeg's scaling and without."""
     data = [encoded(photo, quality=90) for photo in photographs()]
     for side, least in ((224, 50), (96, 40), (40, 40)):
         crop = ri.Compose(ri.RandomResizedCrop(side), ri.RandomHorizontalFlip())
@@ -111,7 +111,7 @@ def test_photographs_are_as_good_as_pillows() -> None:
 
 
 def test_text_and_stripes_are_as_good_as_pillows() -> None:
-    """What halving would lose is not halved: letters, however small they come out, and stripes of any width."""
+    """Letters and stripes, which halving would lose, are not halved."""
     page = Image.new("RGB", (1200, 900), "white")
     draw = ImageDraw.Draw(page)
     for line in range(0, 900, 11):
@@ -152,7 +152,7 @@ CHAINS = [
 def test_any_chain_gives_what_it_gives_through_pillow(
     small: Image.Image, chain: ri.Transform
 ) -> None:
-    """With the same random numbers, in an array of the caller's own, and in place."""
+    """Any chain draws the same numbers, and gives a new array or writes in place."""
     data = encoded(small)
     for seed in range(3):
         slow, fast = both(chain, data, seed)
@@ -165,7 +165,7 @@ def test_any_chain_gives_what_it_gives_through_pillow(
 
 
 class Inverted(ri.Transform):
-    """A transform of a user's own, which knows Pillow alone."""
+    """A user's transform that implements `apply` alone."""
 
     def __repr__(self):
         return "Inverted()"
@@ -190,8 +190,8 @@ class Inverted(ri.Transform):
     ],
     ids=str,
 )
-def test_what_is_odd_is_pillows(small: Image.Image, options: dict, chain: ri.Transform) -> None:
-    """Bit for bit, with random numbers drawn once."""
+def test_odd_files_are_pillows(small: Image.Image, options: dict, chain: ri.Transform) -> None:
+    """Pillow decodes odd files, bit for bit, and random numbers are drawn once."""
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encoded(small.convert(options.get("mode", "RGB")), exif=exif) + options.get(
@@ -209,10 +209,8 @@ def outcome(data: bytes, path: str) -> np.ndarray | str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cut_files_are_the_errors_that_they_are_through_pillow(
-    small: Image.Image, kind: str
-) -> None:
-    """Wherever they end, also below the rows that a view needs; with an end of image inside what is left, too."""
+def test_truncated_files_raise_the_errors_of_pillow(small: Image.Image, kind: str) -> None:
+    """Wherever a file ends, its error is the one through Pillow."""
     data = encoded(small, **KINDS[kind])
     for cut in (
         *range(2, len(data), len(data) // 25),
@@ -226,7 +224,7 @@ def test_cut_files_are_the_errors_that_they_are_through_pillow(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_fail_where_they_fail_through_pillow(small: Image.Image, kind: str) -> None:
-    """With the same error; save where libjpeg says that pixels are lost, of which Pillow does not tell."""
+    """The error is Pillow's, except for lost pixels, which Pillow does not report."""
     data = encoded(small, **KINDS[kind])
     failed = refused = 0
     for seed in range(60):
@@ -247,7 +245,7 @@ def test_damaged_files_fail_where_they_fail_through_pillow(small: Image.Image, k
 
 @pytest.mark.parametrize("kind", ["optimized", "restart markers", "progressive"])
 def test_pixels_that_are_lost_are_an_error(small: Image.Image, kind: str) -> None:
-    """As if a disk had lost a sector: libjpeg goes on with grey ones, and says so."""
+    """A lost sector, which libjpeg fills with grey and reports, is a DataError."""
     data = encoded(small, **KINDS[kind])
     middle = len(data) * 2 // 3
     for damaged in (
@@ -258,8 +256,8 @@ def test_pixels_that_are_lost_are_an_error(small: Image.Image, kind: str) -> Non
             ri.Resize(40)(damaged, image_backend=TURBO)
 
 
-def test_damage_below_the_view_is_not_looked_at(small: Image.Image) -> None:
-    """As those rows are not decoded."""
+def test_damage_below_the_region_is_not_found(small: Image.Image) -> None:
+    """Rows below the region are not decoded, so damage there is not found."""
     data = encoded(small, optimize=True)
     middle, top = len(data) * 2 // 3, Region.whole(HEIGHT, WIDTH).crop((0, 0, WIDTH, HEIGHT // 3))
     pixels = opened(data[:middle] + bytes(1000) + data[middle + 1000 :]).read(top)
@@ -268,7 +266,7 @@ def test_damage_below_the_view_is_not_looked_at(small: Image.Image) -> None:
 
 
 def test_harmless_complaints_are_pillows(small: Image.Image) -> None:
-    """Bytes behind the last pixel, before the end is marked: all pixels are there."""
+    """Bytes after the last pixel are harmless: all pixels are there."""
     data = encoded(small)
     odd = data[:-2] + b"padding" + data[-2:]
     np.testing.assert_array_equal(*both(ri.Decode(), odd))
@@ -291,7 +289,7 @@ def test_harmless_complaints_are_pillows(small: Image.Image) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_jpeg_is_not_opened(data: bytes) -> None:
-    """Nor what begins like one."""
+def test_other_bytes_are_not_opened_as_jpeg(data: bytes) -> None:
+    """Bytes that only begin like a JPEG are not opened either."""
     assert open_jpeg(data) is None
     assert open_jpeg(memoryview(data)) is None

@@ -1,4 +1,4 @@
-"""Image files as they are found: every kind gives its true colours, or the declared error, as a field of a sample."""
+"""Every kind of image file gives its true colours, or the declared error."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tests.support.transform_cases import block, run
 
 @pytest.fixture(autouse=True)
 def warnings_are_errors() -> Iterator[None]:
-    """A warning a sample would fill the logs of a training run."""
+    """Turn warnings into errors: one per sample would fill a training run's logs."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
 
 
 @pytest.fixture(autouse=True, params=BACKENDS)
-def path(request: pytest.FixtureRequest) -> None:
-    """All of this holds for every decode path."""
-    _path[0] = request.param
+def backend(request: pytest.FixtureRequest) -> None:
+    """Run each test with every image backend."""
+    _backend[0] = request.param
 
 
-_path = [PILLOW]
+_backend = [PILLOW]
 
 
 def picture(height=30, width=40) -> Image.Image:
@@ -49,15 +49,15 @@ def encoded(image: Image.Image, form: str, **options) -> bytes:
 
 
 def decoded(data: bytes, name="jpg", **how) -> np.ndarray:
-    """What a sample with this file gets; `how`: its decoder instead of the default."""
+    """Return the pixels that a sample with this file gets, by `how` or by default."""
     stages = [Decode({name: how["decode"]})] if how else []
-    return run(stages, block(KEY=["a"], **{name: [data]}), image_backend=_path[0])[name][0]
+    return run(stages, block(KEY=["a"], **{name: [data]}), image_backend=_backend[0])[name][0]
 
 
 def png(
     width: int, height: int, depth: int, color: int, rows: bytes, *chunks: tuple[bytes, bytes]
 ) -> bytes:
-    """A PNG put together by hand: `rows` with a filter byte each."""
+    """Return a PNG of `rows`, with a filter byte each."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return (
@@ -95,7 +95,7 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_file_cut_anywhere_is_an_error(kind: str) -> None:
-    """Or, where the format has an end that tells nothing, the whole image; never one with grey or blurred parts."""
+    """A truncated file gives an error, or the whole image; never grey or blurred parts."""
     warnings.simplefilter("ignore")  # Pillow tells of some damage twice
     data = FILES[kind]
     whole = decoded(data)
@@ -108,7 +108,8 @@ def test_a_file_cut_anywhere_is_an_error(kind: str) -> None:
         try:
             found = decoded(data[:cut])
         except DataError as error:
-            assert (error.sample, error.key, error.shard) == (100, "a", "mem://data/a.tar")  # noqa: PT017
+            where = error.sample, error.key, error.shard
+            assert where == (100, "a", "mem://data/a.tar")
         else:
             assert kind in {"GIF", "fax TIFF"}
             np.testing.assert_array_equal(found, whole)
@@ -116,7 +117,7 @@ def test_a_file_cut_anywhere_is_an_error(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "palette PNG"])
 def test_any_flipped_bit_of_a_png_is_found(kind: str) -> None:
-    """By its checksums, which Pillow does not look at."""
+    """Its checksums, which Pillow does not check, find any flipped bit."""
     data = FILES[kind]
     for at in {*range(40), *range(0, len(data), 53), *range(len(data) - 12, len(data))}:
         with pytest.raises(DataError):
@@ -125,7 +126,7 @@ def test_any_flipped_bit_of_a_png_is_found(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["jpg", "png", "tiff", "webp"])
 def test_content_decides_not_the_name(name: str) -> None:
-    """A PNG named .jpg is a PNG."""
+    """A PNG with the extension .jpg is read as a PNG."""
     for kind in ("JPEG", "PNG", "GIF", "LZW TIFF", "PPM"):
         np.testing.assert_array_equal(decoded(FILES[kind], name), images.Decode()(FILES[kind]))
     with pytest.raises(DataError, match=r"decode of '\w+': not an image .*begin b'hello'"):
@@ -135,13 +136,13 @@ def test_content_decides_not_the_name(name: str) -> None:
 
 
 def test_progressive_jpegs_are_what_baseline_ones_are() -> None:
-    """All scans are read."""
+    """All scans of a progressive file are decoded."""
     np.testing.assert_array_equal(decoded(FILES["progressive JPEG"]), decoded(FILES["JPEG"]))
 
 
 @pytest.mark.parametrize("color", [(255, 0, 0), (255, 255, 255), (0, 0, 0), (20, 90, 160)])
 def test_cmyk_jpegs_with_and_without_adobes_marker(color: tuple[int, int, int]) -> None:
-    """Both are inverted, as Adobe writes them, and give the colours that were meant."""
+    """Both are inverted, as Adobe writes them."""
     data = encoded(Image.new("RGB", (16, 16), color).convert("CMYK"), "JPEG", quality=95)
     at = data.index(b"\xff\xee")
     assert data[at + 4 : at + 9] == b"Adobe"
@@ -151,7 +152,7 @@ def test_cmyk_jpegs_with_and_without_adobes_marker(color: tuple[int, int, int]) 
 
 
 def test_palettes_keep_their_colours_whatever_is_transparent() -> None:
-    """One transparent colour, an opacity for each, none; in PNG and GIF; as RGB, grey and RGBA."""
+    """In PNG and GIF, with one transparent colour, opacities or none, in each mode."""
     image = picture().convert("P", palette=Image.Palette.ADAPTIVE, colors=16)
     colours = np.asarray(image.convert("RGB"))
     alpha = np.asarray(image) * 10
@@ -173,7 +174,7 @@ def test_palettes_keep_their_colours_whatever_is_transparent() -> None:
 
 
 def test_transparent_grey_and_coloured_files_lose_their_alpha_only() -> None:
-    """An alpha channel, or one colour that is transparent."""
+    """An alpha channel or a transparent colour is dropped; colours stay."""
     grey = Image.fromarray(np.arange(200, dtype=np.uint8).reshape(10, 20))
     both = grey.copy().convert("LA")
     both.putalpha(Image.new("L", (20, 10), 7))
@@ -190,7 +191,7 @@ def test_transparent_grey_and_coloured_files_lose_their_alpha_only() -> None:
 
 
 def test_sixteen_bits_become_eight() -> None:
-    """Grey is rounded; of colours, and of grey with alpha, Pillow keeps the upper 8 bits. White stays white."""
+    """Grey is rounded; Pillow keeps the upper 8 bits of colours; white stays white."""
     wide = np.array([[0, 257 * 9 + 100, 257 * 100, 65_535]], ">u2")
     grey = png(4, 1, 16, 0, b"\0" + wide.tobytes())
     np.testing.assert_array_equal(decoded(grey)[0, :, 0], [0, 9, 100, 255])
@@ -206,7 +207,7 @@ def test_sixteen_bits_become_eight() -> None:
     ("form", "options"), [("PNG", {}), ("PPM", {}), ("TIFF", {"compression": "group4"})]
 )
 def test_one_bit_is_black_and_white(form: str, options: dict) -> None:
-    """0 and 255, the right way round in each format."""
+    """One-bit images give 0 and 255, the right way round in each format."""
     bits = np.random.default_rng(0).integers(0, 2, (9, 21)).astype(bool)
     found = decoded(encoded(Image.fromarray(bits), form, **options))
     np.testing.assert_array_equal(found, np.repeat(bits[:, :, None] * np.uint8(255), 3, axis=2))
@@ -214,8 +215,8 @@ def test_one_bit_is_black_and_white(form: str, options: dict) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_exif_orientation_where_asked_for(form: str, orientation: int) -> None:
-    """All eight, in every format that can say so; by default pixels stay as they are stored, save in TIFF files."""
+def test_exif_orientation_if_chosen(form: str, orientation: int) -> None:
+    """All eight orientations work; by default pixels stay as stored, but for TIFF."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(
@@ -233,12 +234,12 @@ def test_exif_orientation_where_asked_for(form: str, orientation: int) -> None:
 
 
 def bomb(side: int) -> bytes:
-    """A PNG of side x side pixels that is all header."""
+    """Return a PNG of side x side pixels that has only a header."""
     return png(side, side, 1, 0, b"")
 
 
 def test_a_bomb_is_refused_from_its_header() -> None:
-    """50,000 x 50,000 pixels in a hundred bytes; the message names the way out, Pillow's limit is the user's."""
+    """50,000 x 50,000 pixels are refused; the message says how to raise the limit."""
     before = Image.MAX_IMAGE_PIXELS
     data = bomb(50_000)
     assert len(data) < 100
@@ -253,8 +254,8 @@ def test_a_bomb_is_refused_from_its_header() -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_larger_images_where_asked_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past Pillow's own limit (of TIFF and WebP up to its double), as the first of several steps too."""
+def test_max_pixels_allows_larger_images(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`max_pixels` raises the limit past Pillow's, also as the first of several steps."""
     data = FILES[kind]
     whole = decoded(data)
     held = "TIFF" in kind or "WebP" in kind
@@ -277,7 +278,7 @@ def test_larger_images_where_asked_for(kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1"])
-def test_a_limit_that_is_none_is_refused(limit: object) -> None:
-    """ConfigError where it is written."""
+def test_a_wrong_limit_is_refused(limit: object) -> None:
+    """ConfigError is raised at construction."""
     with pytest.raises(ConfigError, match="max_pixels"):
         images.Decode(max_pixels=limit)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Tokenising: a Hugging Face file's tokens in the place of text, the same wherever it is done."""
+"""Tokenize replaces text by a tokenizer file's tokens, equal in every process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = ["<end>", "<unk>", "<start>", *"abcdefgh"]
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A tokenizer of single letters, which would cut and fill up, and begins texts, unless told otherwise."""
+    """A tokenizer of letters, set to truncate, pad and add a begin token by default."""
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> str:
 
 
 def test_tokens_take_the_texts_place(file: str) -> None:
-    """As int32, of any length; other fields stay; the sample itself is not changed."""
+    """Tokens are int32 of any length; other fields and the argument stay as they are."""
     sample = {"text": "a b c z", "n": 3}
     made = ri.Tokenize(file)(sample)
     assert made.keys() == {"tokens", "n"}
@@ -53,7 +53,7 @@ def test_tokens_take_the_texts_place(file: str) -> None:
 
 
 def test_it_travels_without_its_file(file: str) -> None:
-    """Workers need the library alone; its mark is that of the file's contents."""
+    """It pickles without its file, and its mark is the file contents'."""
     tokenize = ri.Tokenize(file)
     mark = code_mark([tokenize])
     sent = pickle.dumps(tokenize)
@@ -66,7 +66,7 @@ def test_it_travels_without_its_file(file: str) -> None:
 
 
 def test_text_is_tokenised_and_packed(file: str, tmp_path: Path) -> None:
-    """From JSON Lines to rows: lengths are those of the tokens, long documents are cut."""
+    """Documents of JSON Lines are packed by their tokens; long ones are cut."""
     texts = [" ".join("abcdefgh"[j % 8] for j in range(i)) for i in range(1, 40)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     data: Dataset = ri.read_json(str(tmp_path / "a.jsonl")).map(ri.Tokenize(file, end="<end>"))
@@ -80,8 +80,8 @@ def test_text_is_tokenised_and_packed(file: str, tmp_path: Path) -> None:
     )
 
 
-def test_what_cannot_be_is_refused(file: str, tmp_path: Path) -> None:
-    """A file that is none, a token that is not there, a field that holds no text."""
+def test_wrong_options_are_refused(file: str, tmp_path: Path) -> None:
+    """A wrong file, an unknown end token and a field without text are errors."""
     (tmp_path / "none.json").write_text("{}")
     for how, said in (
         ({"file": str(tmp_path / "none.json")}, "is not a tokenizer"),
