@@ -118,7 +118,7 @@ class Connection:
         """Bind to the current session of Ray; return the id of this process's job."""
         self._session = _current_session()
         if self._session is None:
-            raise _shut_down()
+            raise _shut_down_error()
         return self._session[1]
 
     @property
@@ -143,13 +143,13 @@ class Connection:
         """Raise WorkerError if Ray was shut down, IngestError in a forked process."""
         self.check_process()
         if not self.alive:
-            raise _shut_down()
+            raise _shut_down_error()
 
     def explain(self, error: Exception) -> Exception:
         """Return the error, or a WorkerError if the session's end caused it."""
         if self.alive or (isinstance(error, IngestError) and not isinstance(error, WorkerError)):
             return error
-        explained = _shut_down()
+        explained = _shut_down_error()
         explained.__cause__ = error
         return explained
 
@@ -196,7 +196,7 @@ def _unwrap(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
-def _shut_down() -> WorkerError:
+def _shut_down_error() -> WorkerError:
     return WorkerError(
         "Ray was shut down while the loader was open: close the loader first, or make a new one"
     )

@@ -246,7 +246,7 @@ class StepReader:
             raise
         except (Exception, SystemExit, GeneratorExit) as error:  # the last two would end a worker
             reason = f"{type(error).__name__}: {error}{user_line(error, self._source.open_at)}"
-            shard, offset = self._shard(self._current), _shown(self._offsets[self._current])
+            shard, offset = self._shard(self._current), _show(self._offsets[self._current])
             raise DataError(
                 f"reading {self._source.label}: {reason}",
                 shard=shard,
@@ -330,7 +330,7 @@ class Unpickle:
 
 
 def _table(samples: list[bytes], shards: list[str], offsets: list[Any], at: str) -> pa.Table:
-    shown = [_shown(offset) for offset in offsets]
+    shown = [_show(offset) for offset in offsets]
     whole = all(offset is None or isinstance(offset, int) for offset in shown)
     columns = {
         SAMPLE: pa.array(samples, pa.binary()),
@@ -342,7 +342,7 @@ def _table(samples: list[bytes], shards: list[str], offsets: list[Any], at: str)
     return pa.table(columns).replace_schema_metadata({_BOOKMARK: at.encode()})
 
 
-def _shown(offset: Any) -> int | str | None:
+def _show(offset: Any) -> int | str | None:
     """Return an offset in the form that errors show: an int64, or text."""
     small = (
         isinstance(offset, int) and not isinstance(offset, bool) and -(1 << 63) <= offset < 1 << 63

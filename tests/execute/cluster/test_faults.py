@@ -115,15 +115,27 @@ def test_a_decoder_killed_for_memory_changes_nothing(
     error.
     """
     data = images(shards, 24)
-    failed = Executor._on_error
 
-    def for_memory(executor: Executor, task: int, call: Any, error: BaseException) -> Any:
-        dead = isinstance(error, RayActorError)
-        return failed(
-            executor, task, call, OutOfMemoryError("the node is low on memory") if dead else error
+    class ForMemory:
+        """The future of a call, whose actor was killed for memory if it died."""
+
+        def __init__(self, future: Any) -> None:
+            self.result, self._exception = future.result, future.exception
+
+        def exception(self) -> Any:
+            error = self._exception()
+            dead = isinstance(error, RayActorError)
+            return OutOfMemoryError("the node is low on memory") if dead else error
+
+    for name in ("on_result", "on_output"):
+        handler = getattr(Executor, name)
+        monkeypatch.setattr(
+            Executor,
+            name,
+            lambda executor, task, future, handler=handler: handler(
+                executor, task, ForMemory(future)
+            ),
         )
-
-    monkeypatch.setattr(Executor, "_on_error", for_memory)
     seen = []
     with data.loader(pool=pool_of_3, epochs=2, max_bytes=60_000) as loader:
         for batch in (batch for _ in range(2) for batch in loader):

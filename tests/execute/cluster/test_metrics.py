@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,10 +18,12 @@ from tests.support.streams import images
 
 
 class Exported:
-    """A metric that records its values."""
+    """A metric that records its values, by tags; `by_name` has them of all metrics."""
+
+    by_name: ClassVar[dict[str, dict[tuple[str, ...], float]]] = {}
 
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
-        self.values: dict[tuple[str, ...], float] = {}
+        self.values = self.by_name[name] = {}
 
     def set_default_tags(self, tags: dict[str, str]) -> None:
         pass
@@ -96,7 +98,7 @@ def test_metrics_follow_the_figures(cluster: Any, monkeypatch: pytest.MonkeyPatc
     """Counters grow by differences, histograms up to each bound; gauges are 0 after `close`."""
     monkeypatch.setattr(metrics, "_KINDS", dict.fromkeys(metrics._KINDS, Exported))
     exported = metrics.RayMetrics(0)
-    by_name = {metric.name: it.values for metric, it, _ in exported._metrics}
+    by_name = Exported.by_name
     waits = Histogram()
     waits.add(0.0015)
     exported.record({"wait_seconds": 1.0, "decoders": 2, "wait_durations": waits.counts})

@@ -206,11 +206,11 @@ def test_the_next_epoch_is_ready_when_one_ends(
     with data.loader(pool=pool_of_1, epochs=2) as loader:
         for _ in loader:
             pass
-        wait_until(loader._source.ready)
+        wait_until(lambda: loader.stats()["batches_ready"] > 0)
         assert loader.stats()["steps"] > 10
     with data.loader(pool=pool_of_1, epochs=1) as loader:
         for _ in loader:
             pass
         wait_until(lambda: loader.stats()["bytes_in_flight"] == 0)
-        assert not loader._source.ready()
+        assert loader.stats()["batches_ready"] == 0
         assert loader.stats()["steps"] == 10
