@@ -1,4 +1,4 @@
-"""Arrow IPC: batches as blocks, dictionaries, and Hugging Face's features in it and in Parquet."""
+"""Arrow IPC: batches as blocks, dictionaries, and Hugging Face's features (in Parquet too)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dictionaries(count: int) -> pa.Table:
 
 
 def test_dictionaries_between_batches_are_understood(tmp_path: Path) -> None:
-    """Those that replace each other make a shard one block; in front of all batches they do not."""
+    """Dictionaries that replace each other make a shard one block; leading ones do not."""
     path = str(tmp_path / "s.arrow")
     with pa.ipc.new_stream(path, dictionaries(5).schema) as writer:
         writer.write_table(dictionaries(5))
@@ -47,7 +47,7 @@ def test_dictionaries_between_batches_are_understood(tmp_path: Path) -> None:
 
 
 def test_batches_without_rows_and_empty_files(tmp_path: Path) -> None:
-    """They are no blocks; data that is all such is an error."""
+    """Batches without rows are not blocks; data without any row is an error."""
     path = str(tmp_path / "s.arrow")
     schema = pa.schema({"n": pa.int64()})
     with pa.ipc.new_file(path, schema) as writer:
@@ -61,7 +61,7 @@ def test_batches_without_rows_and_empty_files(tmp_path: Path) -> None:
 
 
 def test_other_files_are_named(tmp_path: Path) -> None:
-    """Old Feather, no Arrow at all, streams put one behind the other, a column that is not there."""
+    """Feather 1, other files, concatenated streams and an unknown column are errors."""
     path = tmp_path / "s.arrow"
     with pa.ipc.new_stream(str(path), dictionaries(2).schema) as writer:
         writer.write_table(dictionaries(2))
@@ -81,7 +81,7 @@ def test_other_files_are_named(tmp_path: Path) -> None:
 
 
 def test_damage_is_an_error_or_a_value(tmp_path: Path) -> None:
-    """Never a crash, a hang, or fewer samples: bytes changed one by one, all over the file."""
+    """Changing any byte of a file never causes a crash, a hang, or fewer samples."""
     path = tmp_path / "s.feather"
     table = pa.table({"n": [1, 2, 3], "text": ["a", "bb", None], "list": [[1], [], [2, 3]]})
     with pa.ipc.new_file(str(path), table.schema) as writer:
@@ -98,7 +98,7 @@ def test_damage_is_an_error_or_a_value(tmp_path: Path) -> None:
 
 
 def test_a_saved_folder_is_what_its_state_names(tmp_path: Path, caplog: Any) -> None:
-    """Not what the library has cached in it since; a file that is missing is an error."""
+    """Cached files of the library are not read; a missing file is an error."""
     folder = Path(shutil.copytree(DATA / "huggingface" / "arrow", tmp_path / "data"))
     first, second = sorted(folder.glob("*.arrow"))
     shutil.copy(first, folder / "cache-1234.arrow")
@@ -114,7 +114,7 @@ def test_a_saved_folder_is_what_its_state_names(tmp_path: Path, caplog: Any) -> 
 
 @pytest.mark.parametrize("name", ["arrow", "data.parquet"])
 def test_features_of_hugging_face_datasets_are_what_they_are(name: str) -> None:
-    """Images are images, arrays arrays, in the folder that the library saves and in its Parquet files."""
+    """Images are images and arrays are arrays, in a saved folder and in Parquet files."""
     read = ri.read_parquet if name.endswith("parquet") else ri.read_arrow
     found = batch(read(DATA / "huggingface" / name), 3)
     assert np.array_equal(found["image"], [pixels(i) for i in range(3)])

@@ -1,4 +1,4 @@
-"""Blocks are cut greedily, and the same one sample at a time or many."""
+"""Blocks are cut greedily, and equal whether samples are added one by one or together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayingest.formats.blocks import BlockBuilder, single_block
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 100, 5000, 1 << 40])
 def test_many_at_once_equals_one_by_one(block_bytes: int) -> None:
-    """However the samples are handed over, and never over either limit by more than the last sample."""
+    """Blocks are the same however samples are added, and exceed no limit by more than one."""
     rng = np.random.default_rng(1)
     ends = np.cumsum(rng.integers(1, 60, 5000))
     begins = np.concatenate([[3], ends[:-1]])
@@ -32,7 +32,7 @@ def test_many_at_once_equals_one_by_one(block_bytes: int) -> None:
 
 
 def test_a_shard_without_samples_has_no_block() -> None:
-    """Blocks hold at least one sample."""
+    """A block holds at least one sample."""
     assert len(BlockBuilder(10).finish()) == 0
     assert len(single_block(100, 0, 0)) == 0
     assert single_block(100, 3, 9).end.tolist() == [100]

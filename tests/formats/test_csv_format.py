@@ -1,4 +1,4 @@
-"""CSV: where lines begin and end, names, types."""
+"""CSV: begins and ends of lines, names, types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 def test_lines_are_samples_wherever_their_ends_stand(
     path: Path, chunk: int, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between quotes they are part of a value; blank lines are none; the last line needs no end."""
+    """Line ends between quotes are part of a value; blank lines do not count."""
     monkeypatch.setattr(csv, "_CHUNK", chunk)
     text = end.join(["a,b", "1,x", "", '2,"y\nz"', '3,"say ""hi"", or not"', ",", '"4",ü'])
     expected = [("1", "x"), ("2", "y\nz"), ("3", 'say "hi", or not'), ("", ""), ("4", "ü")]
@@ -65,7 +65,7 @@ def test_a_line_of_white_space_is_a_sample(
     expected: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of empty values, or of one that is a space; only a line with nothing in it is none."""
+    """A line of spaces or empty values is a sample; an empty line is not."""
     monkeypatch.setattr(csv, "_CHUNK", chunk)
     path.write_bytes(end.join([*lines, ""]).encode())
     assert rows(ri.read_csv(path, delimiter=delimiter, block_bytes=1)) == expected
@@ -73,7 +73,7 @@ def test_a_line_of_white_space_is_a_sample(
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_carriage_returns_alone_end_no_lines(tmp_path: Path, zipped: bool) -> None:
-    """All lines would be the first, and no error tell why there is no sample."""
+    """They are an error: otherwise the whole file would be the line of names."""
     path = tmp_path / ("s.csv.gz" if zipped else "s.csv")
     path.write_bytes(gzip.compress(b"a,b\r1,2\r") if zipped else b"a,b\r1,2\r")
     with pytest.raises(ri.DataError, match="carriage returns alone"):
@@ -89,7 +89,7 @@ def test_carriage_returns_alone_end_no_lines(tmp_path: Path, zipped: bool) -> No
 def test_zero_bytes_are_damage(
     tmp_path: Path, chunk: int, zipped: bool, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As files have them after a power failure: there would be fewer lines, or others, and no word of it."""
+    """A power failure leaves zero bytes; without an error, lines would be missing unnoticed."""
     monkeypatch.setattr(csv, "_CHUNK", chunk)
     path = tmp_path / ("s.csv.gz" if zipped else "s.csv")
     data = b"one,two\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(9))
@@ -102,7 +102,7 @@ def test_zero_bytes_are_damage(
 
 @pytest.mark.parametrize("at", [1, 30])
 def test_zero_bytes_since_it_was_indexed_are_damage(path: Path, at: int) -> None:
-    """Though no line end is among them."""
+    """Zero bytes are an error even if they replace no line end."""
     data = b"one,two\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(9))
     path.write_bytes(data)
     with ri.read_csv(path).batch(1).loader(workers=0):
@@ -118,7 +118,7 @@ def test_zero_bytes_since_it_was_indexed_are_damage(path: Path, at: int) -> None
 def test_a_quote_inside_a_field_is_text(
     path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the field does not begin with one; none of them hides a line's end, alone or in pairs."""
+    """A quote in a field that does not begin with one hides no line end."""
     monkeypatch.setattr(csv, "_CHUNK", chunk)
     lines = {
         '5" pipe,1': ('5" pipe', "1"),
@@ -132,7 +132,7 @@ def test_a_quote_inside_a_field_is_text(
 
 
 def test_types_names_and_delimiters_are_what_is_said(path: Path) -> None:
-    """Text where nothing is; a value that is not of its type is an error, none is None."""
+    """Columns without a type are text; a value of another type is an error; empty is None."""
     path.write_text("1;0.5\n2;1.5\n")
     data = ri.read_csv(path, names=["n", "x"], delimiter=";", types={"n": "int64", "x": "float32"})
     assert rows(data) == [(1, 0.5), (2, 1.5)]
@@ -156,7 +156,7 @@ def test_types_names_and_delimiters_are_what_is_said(path: Path) -> None:
 
 
 def test_what_cannot_be_csv_is_named(path: Path) -> None:
-    """Lines of other lengths, a name twice, an open quote, text that is no UTF-8."""
+    """Lines of other lengths, a duplicate name, an open quote and bad UTF-8 are errors."""
     cases = {
         b"a,b\n1\n": "damaged CSV",
         b"a,b\n1,2,3\n": "damaged CSV",
@@ -179,7 +179,7 @@ def test_what_cannot_be_csv_is_named(path: Path) -> None:
 
 
 def test_long_first_lines_and_byte_order_marks(path: Path) -> None:
-    """Names that take more than is read at first; a mark in front of them is none of them."""
+    """Names may exceed the first read; a byte order mark is not part of a name."""
     names = [f"column_{i}_{'x' * 1000}" for i in range(240)]
     path.write_text("\ufeff" + ",".join(names) + "\n" + ",".join(map(str, range(240))) + "\n")
     assert rows(ri.read_csv(path).select(first=names[0], last=names[-1])) == [("0", "239")]

@@ -1,4 +1,4 @@
-"""Damaged shards through the public face: all samples or a declared error that says where, never a silent prefix."""
+"""Damaged shards through the public API: all samples, or an error that names the place."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FORMATS: dict[str, tuple[Callable[..., Any], Callable[[Rows], bytes]]] = {
     "s.jsonl.zst": (ri.read_json, lambda rows: zst(lines(rows))),
 }
 CHECKED = ("s.tar.gz", "s.parquet", "s.jsonl.gz", "s.jsonl.zst")
-"""Formats in which a checksum covers what a sample holds; in the others damage to a value is not to be seen."""
+"""Formats whose checksums cover the values; in others, a damaged value goes unnoticed."""
 
 every_format = pytest.mark.parametrize("name", FORMATS)
 
@@ -121,7 +121,7 @@ def is_whole(path: Path, found: Rows | DataError | ConfigError) -> bool:
 
 
 def flipped(data: bytes, seed: int, times: int) -> Iterator[bytes]:
-    """Copies with one bit changed: some anywhere, some in the first and last bytes, where headers are."""
+    """Yield copies with one flipped bit: anywhere, and in the first and last bytes (headers)."""
     choose = random.Random(seed)
     for i in range(times):
         near = choose.randrange(min(len(data), 64))
@@ -131,7 +131,7 @@ def flipped(data: bytes, seed: int, times: int) -> Iterator[bytes]:
 
 @every_format
 def test_undamaged_files_are_read_whole(path: Path) -> None:
-    """All else in this file rests on that."""
+    """The base of all other tests here: without damage, every sample is read."""
     data = FORMATS[path.name][1](WHOLE)
     assert read(path, data) == WHOLE
     assert read_later(path, data, data) == WHOLE
@@ -139,7 +139,7 @@ def test_undamaged_files_are_read_whole(path: Path) -> None:
 
 @every_format
 def test_a_file_cut_anywhere_is_an_error(path: Path) -> None:
-    """Named with its place. Only a plain JSON Lines file that ends after a line may have been so from the start."""
+    """The error names the place. Exception: a plain JSON Lines file cut after a line."""
     data = FORMATS[path.name][1](WHOLE)
     choose = random.Random(3)
     cuts = {1, len(data) // 2, len(data) - 1, *(choose.randrange(len(data)) for _ in range(10))}
@@ -158,14 +158,14 @@ def test_a_file_cut_anywhere_is_an_error(path: Path) -> None:
 
 
 def test_a_plain_json_file_without_its_last_lines_is_found_after_indexing() -> None:
-    """Before that nothing tells that there was more: the exception of the test above."""
+    """Before indexing, nothing shows that lines are missing."""
     data = lines(WHOLE)
     assert data[: data.index(b"\n") + 1] == lines(WHOLE[:1])
 
 
 @every_format
 def test_flipped_bits_are_found_wherever_there_is_a_checksum(path: Path) -> None:
-    """Elsewhere a value may differ, but no sample is lost."""
+    """Without a checksum, a value may differ, but no sample is lost."""
     data = FORMATS[path.name][1](WHOLE)
     errors = 0
     for damaged in flipped(data, 7, 24):
@@ -179,7 +179,7 @@ def test_flipped_bits_are_found_wherever_there_is_a_checksum(path: Path) -> None
 @every_format
 @pytest.mark.parametrize("length", [1, 512, 1536])
 def test_zeros_in_the_middle_are_found(path: Path, length: int) -> None:
-    """As a disk leaves them: a value may become zeros in a tar, but no sample is lost."""
+    """In a tar, a value may become zeros, but no sample is lost."""
     data = FORMATS[path.name][1](WHOLE)
     last = data.rindex(b"039.txt") if path.name == "s.tar" else len(data)
     errors = 0
@@ -192,7 +192,7 @@ def test_zeros_in_the_middle_are_found(path: Path, length: int) -> None:
 
 
 def test_a_tar_that_was_not_written_to_its_end_is_an_error(tmp_path: Path) -> None:
-    """Zeros from some header on look like an end marker and padding; more than 1 MiB of them are no padding."""
+    """More than 1 MiB of zeros after a header is an unfinished file, not padding."""
     data = tar(WHOLE)
     at = data.index(b"020.cls")
     cut = data[:at] + bytes(1_100_000)
@@ -214,7 +214,7 @@ def test_a_tar_that_was_not_written_to_its_end_is_an_error(tmp_path: Path) -> No
 
 @every_format
 def test_empty_files_are_errors(path: Path) -> None:
-    """Of no bytes, of zeros only, of no samples; a file among others too where it can not be whole."""
+    """Files of no bytes, of zeros, or without samples are errors if they cannot be whole."""
     read_, make = FORMATS[path.name]
     for data in (b"", bytes(1024), bytes(20_000), make([])):
         found = read(path, data)
@@ -236,7 +236,7 @@ def test_empty_files_are_errors(path: Path) -> None:
 
 @every_format
 def test_a_file_that_grew_is_an_error(path: Path) -> None:
-    """Samples were added to it after indexing, or something else was."""
+    """Bytes added after indexing are an error, samples or not."""
     _, make = FORMATS[path.name]
     data, more = make(WHOLE), make([*WHOLE, (COUNT, "more")])
     if path.name == "s.tar":  # one more would fit into the padding
@@ -249,7 +249,7 @@ def test_a_file_that_grew_is_an_error(path: Path) -> None:
 
 @every_format
 def test_other_samples_in_as_many_bytes_are_an_error(path: Path) -> None:
-    """Fewer and larger ones: seen by the blocks' borders, their counts, or the end of the file."""
+    """Block borders, counts or the file's end show that samples were replaced."""
     _, make = FORMATS[path.name]
     data = make(WHOLE)
     for count in (1, COUNT // 2, COUNT - 1):
@@ -267,7 +267,7 @@ def test_other_samples_in_as_many_bytes_are_an_error(path: Path) -> None:
     ],
 )
 def test_lines_that_are_no_objects_are_named(tmp_path: Path, line: bytes, said: str) -> None:
-    """With the byte at which they begin, however they are broken."""
+    """The error names the byte at which the line begins."""
     data = lines(WHOLE[:3]) + line + b"\n" + lines(WHOLE[3:])
     found = read(tmp_path / "s.jsonl", data)
     assert is_placed(tmp_path / "s.jsonl", found)
@@ -279,7 +279,7 @@ def test_lines_that_are_no_objects_are_named(tmp_path: Path, line: bytes, said: 
 
 
 def test_values_that_python_cannot_hold_are_data_errors(tmp_path: Path) -> None:
-    """A damaged time stands for a year beyond 9999, damaged text is no UTF-8."""
+    """A time beyond year 9999 and text that is not UTF-8 are data errors."""
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table({"t": pa.array([0, 1 << 61], pa.timestamp("us"))}), path)
     with (
@@ -303,7 +303,7 @@ def test_values_that_python_cannot_hold_are_data_errors(tmp_path: Path) -> None:
 def test_a_footer_that_ends_the_process_elsewhere_is_an_error_here(
     tmp_path: Path, third: int
 ) -> None:
-    """pyarrow, asked from Python for some damaged metadata, aborts; here none of the footer's bytes does that."""
+    """pyarrow aborts on some damaged footers; no damaged byte of a footer does so here."""
     data = parquet(WHOLE[:12])
     begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     path = tmp_path / "s.parquet"

@@ -1,4 +1,4 @@
-"""What holds for every format: what its own library wrote is read whole, in order and again; what is cut is noticed."""
+"""Rules for every format: data of its own library is read whole and in order; cuts are found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(case: Case, tmp_path: Path) -> Path:
 
 
 def test_every_sample_is_read_in_order(case: Case, folder: Path) -> None:
-    """Values and places, from local files and from a storage that is read by ranges."""
+    """Values and order are right, from local files and from a storage read by ranges."""
     assert read(case.read(str(folder))) == SAMPLES
     if case.trusting:
         return
@@ -45,7 +45,7 @@ def test_every_sample_is_read_in_order(case: Case, folder: Path) -> None:
 
 
 def test_a_run_is_resumed_at_any_step_on_any_ranks(case: Case, folder: Path) -> None:
-    """The steps after a state are those of the run that was never stopped, and so are both halves of them."""
+    """Steps after a state equal those of a run without a stop, on one rank or two."""
     data = case.read(str(folder)).shuffle(seed=5, window=16).batch(8)
     with data.loader(workers=0) as loader:
         states, steps = [], []
@@ -63,7 +63,7 @@ def test_a_run_is_resumed_at_any_step_on_any_ranks(case: Case, folder: Path) -> 
 
 
 def test_a_shard_that_is_cut_is_an_error(case: Case, folder: Path) -> None:
-    """Before it is indexed and after: never a shorter epoch. The error names the shard, and the place in it."""
+    """A cut before or after indexing is an error that names shard and offset."""
     path = folder / case.shard
     whole = path.read_bytes()
     last = len(whole.rstrip(b"\0\r\n")) - 1  # what is missing behind it may be padding
@@ -77,7 +77,7 @@ def test_a_shard_that_is_cut_is_an_error(case: Case, folder: Path) -> None:
 
 
 def test_a_flipped_bit_is_an_error_or_another_value(case: Case, folder: Path) -> None:
-    """Anywhere in a shard, more often where it begins and ends: never fewer samples, nor an error without a place."""
+    """A flipped bit never loses samples, and never causes an error without an offset."""
     if case.trusting:
         return
     path = folder / case.shard
@@ -109,7 +109,7 @@ def check_error(reading: Any, path: Path) -> None:
 
 
 def test_every_format_has_a_reader_and_a_case(tmp_path: Path) -> None:
-    """A format of files that is added to the registry is not forgotten elsewhere."""
+    """A new format in the registry has a reader and a test case."""
     of_files = {name for name in FORMATS if get_format(name).suffixes}
     assert {reader("x").format_name for reader in READERS.values()} == of_files
     read_by_cases = {case.read(str(tmp_path)).format_name for case in CASES.values()}

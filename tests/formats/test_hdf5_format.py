@@ -1,4 +1,4 @@
-"""HDF5: what data sets become, and which are fields."""
+"""HDF5: which datasets are fields, and what their values become."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_data_sets_are_fields(path: Path) -> None:
-    """Arrays, numbers, flags, text of any length, lists of numbers of any length, in groups too."""
+    """Arrays, numbers, booleans, text and lists of any length are fields, in groups too."""
     with h5py.File(path, "w") as file:
         file["image"] = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
         file["flag"] = [True, False, True, False]
@@ -50,7 +50,7 @@ def test_data_sets_are_fields(path: Path) -> None:
 
 
 def test_what_lies_in_other_files_is_refused(path: Path) -> None:
-    """Views of other files are not looked for; texts are read one a row."""
+    """Views of other files are refused, and so are several texts per row."""
     with h5py.File(path.with_name("other.h5"), "w") as file:
         file["x"] = np.arange(3)
     layout = h5py.VirtualLayout((3,), int)
@@ -67,7 +67,7 @@ def test_what_lies_in_other_files_is_refused(path: Path) -> None:
 
 
 def test_fields_can_be_chosen_where_lengths_differ(path: Path) -> None:
-    """Else that is an error, as is one that is not there, or of a type that is not read."""
+    """Different lengths, a missing dataset and an unsupported type are errors."""
     with h5py.File(path, "w") as file:
         file["x"], file["y"], file["means"] = np.zeros((4, 2)), np.arange(4), np.zeros(2)
         file["pairs"] = np.zeros(4, [("a", "i4"), ("b", "f4")])
@@ -84,7 +84,7 @@ def test_fields_can_be_chosen_where_lengths_differ(path: Path) -> None:
 
 
 def test_blocks_are_whole_chunks_of_the_file(path: Path) -> None:
-    """So that nothing is unpacked twice; never less than was asked for, if it can be."""
+    """Nothing is decompressed twice; a block has at least the requested bytes, if possible."""
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.zeros((100, 8)), chunks=(7, 8), compression="gzip")
     shard = Shard(Storage(), str(path), path.stat().st_size)
@@ -93,7 +93,7 @@ def test_blocks_are_whole_chunks_of_the_file(path: Path) -> None:
 
 
 def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
-    """With checksums of chunks, wherever it is in them."""
+    """With checksums of chunks, damage anywhere in them is an error."""
     with h5py.File(path, "w") as file:
         x = file.create_dataset(
             "x", data=np.random.default_rng(0).random((64, 8)), chunks=(64, 8), fletcher32=True
@@ -114,7 +114,7 @@ def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
 def test_failures_of_storage_stay_what_they_are(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are not taken for damage, which may be skipped."""
+    """A storage failure is not taken for damage, which may be skipped."""
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros(1000)
     data = path.read_bytes()
@@ -133,7 +133,7 @@ def test_failures_of_storage_stay_what_they_are(
 
 
 def test_what_is_missing_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library is installed with an extra."""
+    """The error for a missing h5py names the extra to install."""
     path.write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Folders of files: classes, bundles, and an index for which nothing is opened."""
+"""Folders of files: classes, groups, and an index that opens no file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(folder: Path, names: list[str]) -> list[np.ndarray]:
 
 
 def test_a_folder_is_a_class(tmp_path: Path) -> None:
-    """Numbered in the order of their names; samples in the order of their paths, other files left out."""
+    """Classes are numbered by name, samples are ordered by path, other files are ignored."""
     names = ["cat/1.png", "cat/2.BMP", "dog/1.png", "emu/sub/ape/0.png"]
     images = write(tmp_path / "x", names)
     (tmp_path / "x" / "cat" / "list.txt").write_text("no image")
@@ -47,7 +47,7 @@ def test_a_folder_is_a_class(tmp_path: Path) -> None:
 
 
 def test_what_is_not_wanted_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels alone need no file."""
+    """No file is opened for labels."""
     write(tmp_path, ["a/1.png", "b/1.png"])
     monkeypatch.setattr(files, "_contents", None)
     with ri.read_images(tmp_path).select(y="label").batch(2).loader(workers=0) as loader:
@@ -55,7 +55,7 @@ def test_what_is_not_wanted_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_is_no_plain_file_is_left_out(tmp_path: Path) -> None:
-    """A FIFO, which would wait for a writer for ever; a name that is no text is an error that shows it."""
+    """A FIFO is ignored; a file name that is not UTF-8 is an error that shows it."""
     (tmp_path / "a.bin").write_bytes(b"a")
     os.mkfifo(tmp_path / "b.bin")
     with ri.read_files(tmp_path).batch(1).loader(workers=0) as loader:
@@ -66,7 +66,7 @@ def test_what_is_no_plain_file_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Changed, gone, or no image: its own path, not that of what it was read with."""
+    """The error for a changed, missing or invalid file names that file."""
     write(tmp_path, ["a/1.png", "a/2.png", "b/1.png"])
     second = tmp_path / "a" / "2.png"
     whole = second.read_bytes()
@@ -104,7 +104,7 @@ class _Failing(Storage):
 def test_one_file_is_at_fault_for_itself_alone(
     tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others of its block are read; where storage fails for a time, nobody knows, and all is to be read again."""
+    """Other files of a block are read; a transient storage failure fails the whole read."""
     names = ["a/1.bin", "a/2.bin", "b/1.bin", "b/3.bin"]
     root = f"{tmp_path}/" if on == "disk" else f"memory://{tmp_path.name}/"
     for i, name in enumerate(names):
@@ -135,7 +135,7 @@ def test_one_file_is_at_fault_for_itself_alone(
 
 
 def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path) -> None:
-    """Each folder is listed once; labels, order and sizes of all are in the index."""
+    """Each folder is listed once; the index has all labels and sizes, in order."""
     one = tmp_path / "one"
     one.touch()
     (tmp_path / "data").mkdir()
@@ -168,7 +168,7 @@ def test_fifty_thousand_files_are_indexed_without_opening_one(tmp_path: Path) ->
 
 @contextmanager
 def hearing(heard: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Inside, what the interpreter tells its auditors is heard; hooks stay for ever, this one deaf."""
+    """Record the interpreter's audit events inside; the hook stays installed, but inactive."""
     ears = [heard]
     sys.addaudithook(lambda event, args: ears[0](event, args) if ears else None)
     try:
@@ -178,7 +178,7 @@ def hearing(heard: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
 
 
 def test_bundles_hold_their_files_and_nothing_of_credentials() -> None:
-    """Whatever their names; of about the size asked for, with at most 1,024 files."""
+    """A group has about the requested bytes and at most 1,024 files, of any names."""
     names = ["a|b:c.png", "q?x=1.png", "ü %20.png", "zero\n.png"]
     found = [FileInfo(f"/d/{name}", 10 * i, str(i)) for i, name in enumerate(names)]
     listing = group_files(found, 30)

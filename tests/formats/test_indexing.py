@@ -34,7 +34,7 @@ def indexed(listing: Listing, **kwargs: Any) -> Manifest:
 
 
 def test_shards_are_joined_in_order_whatever_the_threads(tmp_path: Path) -> None:
-    """An empty shard among them is none; progress ends at the total."""
+    """An empty shard adds nothing; progress ends at the total."""
     write(tmp_path, [5, 0, 40, 1])
     listing = list_shards(tmp_path, suffixes=SUFFIXES)
     steps: list[tuple[int, int]] = []
@@ -46,7 +46,7 @@ def test_shards_are_joined_in_order_whatever_the_threads(tmp_path: Path) -> None
 
 
 def test_a_copy_elsewhere_has_the_same_fingerprint(tmp_path: Path) -> None:
-    """So a run can be resumed on it."""
+    """A run can be resumed on a copy."""
     write(tmp_path, [5, 7])
     fs = fsspec.filesystem("memory")
     for path in tmp_path.iterdir():
@@ -56,7 +56,7 @@ def test_a_copy_elsewhere_has_the_same_fingerprint(tmp_path: Path) -> None:
 
 
 def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
-    """There is nothing to train on."""
+    """A dataset without samples cannot be trained on."""
     write(tmp_path, [0, 0])
     with pytest.raises(ConfigError, match="no sample in any of the 2 shards"):
         indexed(list_shards(tmp_path, suffixes=SUFFIXES))
@@ -65,7 +65,7 @@ def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_damaged_shard_ends_it_with_its_name(tmp_path: Path) -> None:
-    """Not a data set without it."""
+    """The error names the shard; there is no dataset without it."""
     write(tmp_path, [3] * 20)
     (tmp_path / "7.jsonl.gz").write_bytes(gzip.compress(b"1\n")[:-3])
     with pytest.raises(DataError) as caught:
@@ -75,7 +75,7 @@ def test_a_damaged_shard_ends_it_with_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_unknown_options_and_missing_shards_are_named(name: str, tmp_path: Path) -> None:
-    """For every format."""
+    """Every format refuses unknown options and names missing shards."""
     with pytest.raises(ConfigError, match=f"unknown option 'nope' for format '{name}'; allowed: "):
         index_shard(get_format(name), Shard(Storage(), "/x", 1, options={"nope": 1}), 1)
     if get_format(name).opens_shards and name != "iterables":  # whose shards are no files
@@ -84,7 +84,7 @@ def test_unknown_options_and_missing_shards_are_named(name: str, tmp_path: Path)
 
 
 def test_a_kept_index_is_made_again_when_a_shard_was_written_again(tmp_path: Path) -> None:
-    """Same size, later modification time."""
+    """A later modification time makes an index stale, even with the same size."""
     (tmp_path / "data").mkdir()
     write(tmp_path / "data", [5])
 

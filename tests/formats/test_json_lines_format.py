@@ -1,4 +1,4 @@
-"""JSON Lines: where samples begin and end, plain and compressed."""
+"""JSON Lines: begins and ends of samples, plain and compressed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Shard:
 def test_lines_are_samples_and_blank_ones_are_not(
     tmp_path: Path, suffix: str, ending: bytes, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without an end to the last line, with Windows line ends, however the file is chunked."""
+    """Holds with and without a last line end, for CRLF, and for any chunks of the file."""
     monkeypatch.setattr(json_lines, "_CHUNK", chunk)
     lines = [b"", b'{"a": 1}', b"  ", b' {"b": 2}\r', b"", b"\t\r", b"[3]", b"  4"]
     data = b"\n".join(lines) + ending
@@ -72,7 +72,7 @@ def test_lines_are_samples_and_blank_ones_are_not(
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_what_json_writes_is_read_back_in_blocks_and_joined(tmp_path: Path, suffix: str) -> None:
-    """One block per compressed shard, many of a plain one; any join of them is the whole."""
+    """A compressed shard is one block, a plain one many; joined, they are the whole file."""
     lines = lines_of(3000)
     data = b"".join(line + b"\n" for line in lines)
     shard = Shard(tmp_path / f"s.ndjson{suffix}", COMPRESS[suffix](data), block_bytes=5000)
@@ -88,7 +88,7 @@ def test_what_json_writes_is_read_back_in_blocks_and_joined(tmp_path: Path, suff
 
 
 def test_blocks_hold_at_most_1024_samples(tmp_path: Path) -> None:
-    """However short the lines."""
+    """The limit holds for lines of any length."""
     assert Shard(tmp_path / "s.json", b"1\n" * 2500, 1 << 30).index().samples.tolist() == [
         1024,
         1024,
@@ -98,7 +98,7 @@ def test_blocks_hold_at_most_1024_samples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_compressed_file_cut_anywhere_is_an_error(tmp_path: Path, suffix: str) -> None:
-    """Never a short prefix; the first byte and the last matter alike."""
+    """A cut file is never a short one, whichever byte is missing."""
     data = COMPRESS[suffix](b"".join(line + b"\n" for line in lines_of(100)))
     whole = Shard(tmp_path / f"w.jsonl{suffix}", data)
     blocks = whole.index()
@@ -114,7 +114,7 @@ def test_a_compressed_file_cut_anywhere_is_an_error(tmp_path: Path, suffix: str)
 def test_damaged_compressed_data_and_trailing_garbage_are_errors(
     tmp_path: Path, suffix: str
 ) -> None:
-    """With the shard's name."""
+    """The error names the shard."""
     compress = (
         COMPRESS[suffix]
         if suffix == ".gz"
@@ -134,7 +134,7 @@ def test_damaged_compressed_data_and_trailing_garbage_are_errors(
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_several_members_or_frames_are_one_file(tmp_path: Path, suffix: str) -> None:
-    """As `cat a.gz b.gz` makes them, a line broken over the border."""
+    """`cat a.gz b.gz` is one file, even if a line crosses the border."""
     data = COMPRESS[suffix](b"1\n2") + COMPRESS[suffix](b"2\n3\n")
     assert Shard(tmp_path / f"s.jsonl{suffix}", data).whole()["__json__"].to_pylist() == [
         b"1",
@@ -144,7 +144,7 @@ def test_several_members_or_frames_are_one_file(tmp_path: Path, suffix: str) -> 
 
 
 def test_a_plain_file_that_changed_since_indexing_is_an_error(tmp_path: Path) -> None:
-    """Its last line cut, another size, lines elsewhere, another count."""
+    """A cut last line, another size, moved lines and another count are errors."""
     lines = lines_of(100)
     data = b"".join(line + b"\n" for line in lines)
     shard = Shard(tmp_path / "s.jsonl", data, block_bytes=1000)
@@ -164,7 +164,7 @@ def test_a_plain_file_that_changed_since_indexing_is_an_error(tmp_path: Path) ->
 
 
 def test_a_file_without_samples_has_no_blocks(tmp_path: Path) -> None:
-    """Empty, blank, or compressed nothing."""
+    """Empty, blank and compressed empty files have no blocks."""
     assert len(Shard(tmp_path / "a.json", b"").index()) == 0
     assert len(Shard(tmp_path / "b.json", b" \n\n\t").index()) == 0
     assert len(Shard(tmp_path / "c.json.gz", gzip.compress(b"")).index()) == 0

@@ -1,4 +1,4 @@
-"""Lance beside what holds for every format: versions, and rows deleted."""
+"""Lance: versions, and deleted rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_last_version_is_read_or_the_one_asked_for(path: Path) -> None:
-    """Without its deleted rows; one that is not there is told, with those that are."""
+    """Deleted rows are left out; the error for a missing version lists those that exist."""
     assert ids(ri.read_lance(path)) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
     assert ids(ri.read_lance(path.parent, version=1)) == list(range(10))
     with pytest.raises(ri.ConfigError, match="does not have this version; it has 1, 2, 3"):
@@ -39,7 +39,7 @@ def test_the_last_version_is_read_or_the_one_asked_for(path: Path) -> None:
 
 
 def test_what_is_committed_while_a_run_goes_on_is_no_part_of_it(path: Path) -> None:
-    """Nor of a resumed one that names its version; without, the state is refused."""
+    """A resumed run reads its version if `version` names it; else its state is refused."""
     data = ri.read_lance(path, block_bytes=1).shuffle(seed=1).batch(2)
     with data.loader(workers=0, max_bytes=1) as loader:
         batches = iter(loader)
@@ -62,7 +62,7 @@ def test_what_is_committed_while_a_run_goes_on_is_no_part_of_it(path: Path) -> N
 def test_a_folder_of_something_else_and_a_missing_library_are_told(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, with what to install."""
+    """Each is one error; the latter names the extra to install."""
     (path.parent / "y").mkdir()
     (path.parent / "y" / "a.manifest").write_bytes(b"")
     with pytest.raises(ri.ConfigError, match="there is no Lance dataset"):

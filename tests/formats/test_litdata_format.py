@@ -1,4 +1,4 @@
-"""LitData: every kind of value, and the forms that chunks have."""
+"""LitData: every kind of value, and the forms of chunks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def packed(tmp_path: Path) -> Path:
 
 
 def test_every_kind_of_value_is_decoded() -> None:
-    """Nested ones under the names of their leaves."""
+    """Nested values are fields named after their leaves."""
     found = batch(ri.read_litdata(LITDATA / "kinds"), 2)
     assert (found["int"].tolist(), found["float"].tolist(), found["bool"].tolist()) == (
         [0, 1],
@@ -60,7 +60,7 @@ def test_every_kind_of_value_is_decoded() -> None:
 
 
 def test_compressed_chunks_are_one_block(packed: Path) -> None:
-    """As older versions of the library write them."""
+    """Chunks compressed as a whole, as older versions write them, are read."""
     index = json.loads((packed / "index.json").read_text())
     index["config"]["compression"] = "zstd"
     for chunk in index["chunks"]:
@@ -73,7 +73,7 @@ def test_compressed_chunks_are_one_block(packed: Path) -> None:
 
 
 def test_chunks_come_in_the_order_of_the_index(packed: Path) -> None:
-    """Which is not that of their names, from the eleventh on."""
+    """From the eleventh chunk on, the order of names differs."""
     path = packed / "index.json"
     index = json.loads(path.read_text())
     assert len(index["chunks"]) > 1
@@ -86,7 +86,7 @@ def test_chunks_come_in_the_order_of_the_index(packed: Path) -> None:
 
 
 def test_what_is_not_read_is_named(packed: Path) -> None:
-    """Other forms of chunks, encrypted ones, kinds of values that are not known; pickles."""
+    """Other forms of chunks, encryption, unknown kinds and pickles are errors."""
     path = packed / "index.json"
     text = path.read_text()
     cases = {

@@ -1,4 +1,4 @@
-"""LMDB: entries by number, whatever the blocks."""
+"""LMDB: entries by number, for any blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(folder: Path, entries: dict[bytes, bytes], **options: Any) -> None:
 
 
 def test_entries_are_samples_in_the_order_of_their_keys(tmp_path: Path) -> None:
-    """Over the borders of blocks, and of what is looked up; a folder as the library makes it, and its one file."""
+    """Holds across blocks and lookups, for a folder and for a single file."""
     entries = {b"k%04d" % i: bytes([i % 256]) * (i % 50) for i in range(1500)}
     write(tmp_path / "db", dict(reversed(entries.items())) | {b"__len__": b"1500", b"zz": b"none"})
     for urls in (tmp_path / "db", tmp_path / "db" / "data.mdb"):
@@ -43,7 +43,7 @@ def test_entries_are_samples_in_the_order_of_their_keys(tmp_path: Path) -> None:
 
 
 def test_what_is_no_database_is_named(tmp_path: Path) -> None:
-    """Other files, databases of other storage, one without entries; the library, where it is not installed."""
+    """Other files, remote databases and a database without entries are errors."""
     path = tmp_path / "x.lmdb"
     path.write_bytes(b"no database".ljust(8192))
     with pytest.raises(ri.DataError, match="damaged LMDB database, or not LMDB") as caught:
@@ -61,7 +61,7 @@ def test_what_is_no_database_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library is installed with an extra."""
+    """The error for a missing lmdb names the extra to install."""
     write(tmp_path / "x.lmdb", {b"a": b"b"}, subdir=False)
     monkeypatch.setitem(sys.modules, "lmdb", None)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""MDS: every encoding, hashes, and what an index.json decides."""
+"""MDS: every encoding, hashes, and the decisions of an index.json."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plain(tmp_path: Path) -> Path:
 
 
 def test_every_encoding_is_decoded() -> None:
-    """What its own writer was given; pickled values are refused unless asked for as bytes."""
+    """Values equal those given to the format's writer; pickles are refused, but for bytes."""
     data = ri.read_mds(MDS / "encodings")
     with pytest.raises(
         ri.ConfigError, match=r"field 'pickled' is pickled.*\.decode\(pickled=bytes\)"
@@ -66,7 +66,7 @@ def test_every_encoding_is_decoded() -> None:
 
 
 def test_decoders_are_given_values_or_the_contents_of_files() -> None:
-    """Arrays and numbers as what they are; of images, JSON and pickles the bytes."""
+    """A decoder gets arrays and numbers as values; images, JSON and pickles as bytes."""
     kinds: dict[str, Any] = {
         name: lambda value: type(value).__name__
         for name in ("array", "vector", "str_int", "str", "png")
@@ -84,7 +84,7 @@ def test_decoders_are_given_values_or_the_contents_of_files() -> None:
 
 
 def test_a_shard_that_is_there_plain_and_compressed_is_read_once(plain: Path, caplog: Any) -> None:
-    """As a writer leaves it that keeps both: nothing is amiss."""
+    """A writer that keeps both files causes no warning."""
     index = json.loads((plain / "index.json").read_text())
     name = index["shards"][0]["raw_data"]["basename"]
     index["shards"][0]["zip_data"] = {"basename": f"{name}.gz", "bytes": 4, "hashes": {}}
@@ -98,7 +98,7 @@ def test_a_shard_that_is_there_plain_and_compressed_is_read_once(plain: Path, ca
 def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(
     plain: Path, caplog: Any
 ) -> None:
-    """Also where the folder itself is not named; without an index all shards are."""
+    """Holds for a glob too; without an index, all shards are read."""
     shutil.copy(MDS / "encodings" / "shard.00000.mds", plain / "left.mds")
     with ri.read_mds(plain.parent).batch(40).loader(workers=0) as loader:
         assert len(loader) == 1
@@ -116,7 +116,7 @@ def test_every_shard_that_the_index_names_is_needed_and_no_other_is_read(
 
 
 def test_an_index_above_the_shards_folders_decides_for_all(plain: Path) -> None:
-    """As merging writes it: names with folders in them."""
+    """A merged index has names with folders in them."""
     index = json.loads((plain / "index.json").read_text())
     for shard in index["shards"]:
         shard["raw_data"]["basename"] = "mds/" + shard["raw_data"]["basename"]
@@ -127,7 +127,7 @@ def test_an_index_above_the_shards_folders_decides_for_all(plain: Path) -> None:
 
 
 def test_what_an_index_says_is_checked(plain: Path) -> None:
-    """Sizes, counts, versions, and hashes: always of compressed shards, of others where that is asked for."""
+    """Sizes, counts, versions and hashes must match; plain shards on request."""
     path = plain / "index.json"
     text = path.read_text()
     counts = {shard["samples"] for shard in json.loads(text)["shards"]}
@@ -153,7 +153,7 @@ def test_what_an_index_says_is_checked(plain: Path) -> None:
 def test_hashes_of_optional_libraries_say_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are checked with it."""
+    """The error for a missing xxhash names the extra to install."""
     data = ri.read_mds(MDS / "encodings", check_hashes=True, index=tmp_path).select(i="int")
     monkeypatch.setitem(__import__("sys").modules, "xxhash", None)
     with pytest.raises(
@@ -166,7 +166,7 @@ def test_hashes_of_optional_libraries_say_what_to_install(
 
 
 def test_damage_inside_a_shard_is_found(plain: Path) -> None:
-    """Wherever it breaks the sizes of samples, the offsets or the description; values have no checksum of their own."""
+    """Damage to sizes, offsets or the description is an error; values have no checksum."""
     path = plain / "shard.00000.mds"
     whole = path.read_bytes()
     (plain / "index.json").unlink()

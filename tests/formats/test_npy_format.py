@@ -22,7 +22,7 @@ def batch(data: Dataset, size: int) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["?", "i1", "u4", ">i8", "f2", "f4", "f8", "c8"])
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 3)])
 def test_rows_keep_their_numbers(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
-    """Of any dtype and byte order; rows that are arrays of one dimension are not padded."""
+    """Holds for any dtype and byte order; 1-D rows are not padded."""
     array = (np.arange(np.prod(shape)).reshape(shape) % 7).astype(dtype)
     np.save(tmp_path / "a.npy", array)
     found = batch(ri.read_npy(tmp_path, block_bytes=1), 5)
@@ -41,7 +41,7 @@ def test_rows_keep_their_numbers(tmp_path: Path, dtype: str, shape: tuple[int, .
 
 
 def test_text_is_text_and_files_may_be_remote_or_many(tmp_path: Path) -> None:
-    """An archive's arrays are fields, in its order; those not wanted are not read."""
+    """Arrays of an archive are fields, in its order; unwanted ones are not read."""
     for i in range(2):
         np.savez(
             tmp_path / f"{i}.npz",
@@ -55,7 +55,7 @@ def test_text_is_text_and_files_may_be_remote_or_many(tmp_path: Path) -> None:
 
 
 def test_what_is_not_read_is_named(tmp_path: Path) -> None:
-    """Objects, structures, rows that do not lie one behind the other, none at all, arrays of other lengths."""
+    """Objects, structures, Fortran order, no rows and different lengths are errors."""
     path = tmp_path / "a.npy"
     cases = {
         "arrays of objects": np.array([{}], object),
@@ -81,7 +81,7 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
 def test_archives_that_unfold_without_end_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless that is meant."""
+    """A larger `max_expansion` accepts them."""
     monkeypatch.setattr("rayingest.formats.compression._ALWAYS_ALLOWED", 1 << 10)
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros((100, 10_000)))
     with pytest.raises(ri.DataError, match="give a larger max_expansion"):
@@ -90,7 +90,7 @@ def test_archives_that_unfold_without_end_are_refused(
 
 
 def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    """In headers; the contents of arrays have no checksum unless they are compressed."""
+    """Damaged headers are errors; array contents have a checksum only if compressed."""
     target = io.BytesIO()
     np.savez_compressed(target, a=np.random.default_rng(0).random((20, 8)))
     whole, path = target.getvalue(), tmp_path / "a.npz"

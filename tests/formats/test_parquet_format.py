@@ -63,7 +63,7 @@ def read(
 
 
 def test_what_pyarrow_writes_is_read_back(url: str) -> None:
-    """One block per row group with rows, one after the other the whole table, rows numbered."""
+    """A row group with rows is a block; blocks make the whole table, rows numbered."""
     blocks = index(url)
     assert blocks.samples.tolist() == [30, 1, 59, 10]
     assert (blocks.end - blocks.begin).tolist() == [1, 1, 1, 1]
@@ -74,7 +74,7 @@ def test_what_pyarrow_writes_is_read_back(url: str) -> None:
 
 
 def test_joined_blocks_are_the_whole(url: str) -> None:
-    """Also over a row group without rows."""
+    """Holds across a row group without rows."""
     blocks = index(url)
     while len(blocks) > 1:
         blocks = blocks.coarser()
@@ -82,7 +82,7 @@ def test_joined_blocks_are_the_whole(url: str) -> None:
 
 
 def test_projection_keeps_the_order_asked_for(url: str) -> None:
-    """Names with dots and nested columns too; an unknown one is refused with those there are."""
+    """Holds for names with dots and nested columns; an unknown column is an error."""
     found = read(url, index(url), ("list", "dotted.name", "id"))[2]
     assert found.column_names == ["list", "dotted.name", "id", "__offset__"]
     assert found.drop_columns("__offset__").equals(
@@ -97,7 +97,7 @@ def test_projection_keeps_the_order_asked_for(url: str) -> None:
 
 
 def test_memory_is_not_underestimated_where_encoding_shrinks_the_file(tmp_path: Path) -> None:
-    """A constant column is a few bytes in the file and eight a row in memory."""
+    """A constant column takes a few bytes in the file, and eight per row in memory."""
     path = str(tmp_path / "c.parquet")
     table = pa.table({"a": np.zeros(50_000), "b": np.zeros(50_000, np.int32)})
     pq.write_table(table, path)
@@ -106,7 +106,7 @@ def test_memory_is_not_underestimated_where_encoding_shrinks_the_file(tmp_path: 
 
 
 def test_a_cut_or_changed_file_is_an_error(url: str) -> None:
-    """At any place; with the size it had, with the size it has."""
+    """Holds for a cut at any place, with the old size and the new one in the index."""
     path = Path(url)
     data, blocks, size = path.read_bytes(), index(url), size_of(url)
     for cut in [*range(0, len(data), 101), len(data) - 1]:
@@ -130,7 +130,7 @@ def test_a_cut_or_changed_file_is_an_error(url: str) -> None:
 
 
 def test_damaged_pages_are_found_by_their_checksum(tmp_path: Path) -> None:
-    """Where the writer put one."""
+    """A page with a checksum reveals damage."""
     path = tmp_path / "p.parquet"
     pq.write_table(
         pa.table({"x": np.random.default_rng(0).random(1000)}), path, write_page_checksum=True
@@ -144,7 +144,7 @@ def test_damaged_pages_are_found_by_their_checksum(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["__offset__", "__file__", "__fault__"])
 def test_a_column_with_our_name_is_refused(tmp_path: Path, name: str) -> None:
-    """It would be overwritten, or left out."""
+    """Otherwise the column would be overwritten, or left out."""
     path = str(tmp_path / "o.parquet")
     pq.write_table(pa.table({name: [1]}), path)
     with pytest.raises(ConfigError, match=name):
@@ -188,7 +188,7 @@ COLUMNS: dict[str, tuple[pa.Array, Any]] = {
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("read", [ri.read_parquet, ri.read_arrow])
 def test_columns_of_every_type(read: Any, name: str, tmp_path: Path) -> None:
-    """What becomes of them, over borders of row groups and record batches: here, and in Arrow files."""
+    """Values are right across row groups and record batches, in Parquet and in Arrow files."""
     column, expected = COLUMNS[name]
     path = str(tmp_path / "t")
     table = pa.table({"x": column})

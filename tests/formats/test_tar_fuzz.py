@@ -1,4 +1,4 @@
-"""Any damage to a tar ends in exactly the samples that the standard library finds, or in a DataError."""
+"""A damaged tar gives exactly the samples of the standard library, or a DataError."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ randoms = st.randoms(use_true_random=False)
 def test_valid_archives_are_read_as_the_standard_library_reads_them(
     tmp_path: Path, random: Random
 ) -> None:
-    """All kinds of members and all three header formats."""
+    """Holds for all kinds of members and all three header formats."""
     data = archive(random)
     assert read(data, tmp_path / "s.tar") == reference(data)
 
@@ -42,7 +42,7 @@ def test_valid_archives_are_read_as_the_standard_library_reads_them(
 @settings(in_one_folder, max_examples=120)
 @given(random=randoms)
 def test_damaged_archives_are_read_exactly_or_refused(tmp_path: Path, random: Random) -> None:
-    """Flips, cuts, insertions, repeated ranges and headers with other values, before and after indexing."""
+    """Flips, cuts, insertions, repeats and other header values, before and after indexing."""
     before = archive(random)
     check(damaged(before, random), before, tmp_path)
 
@@ -52,7 +52,7 @@ def test_damaged_archives_are_read_exactly_or_refused(tmp_path: Path, random: Ra
 def test_anything_at_all_is_read_exactly_or_refused(
     tmp_path: Path, data: bytes, random: Random
 ) -> None:
-    """Random bytes, with and without the checksums of headers, alone and before an archive."""
+    """Random bytes, with and without header checksums, alone and before an archive."""
     before = archive(random)
     for tried in (
         data,
@@ -64,7 +64,7 @@ def test_anything_at_all_is_read_exactly_or_refused(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_is_found_by_seeds_too(tmp_path: Path, seed: int) -> None:
-    """Plain pseudo-random damage goes deeper than drawn cases, which stay near the simplest."""
+    """Pseudo-random damage goes deeper than drawn cases, which stay simple."""
     random = Random(seed)
     read_whole = 0
     for _ in range(15):
@@ -78,7 +78,7 @@ def test_damage_is_found_by_seeds_too(tmp_path: Path, seed: int) -> None:
 def test_sizes_that_headers_claim_are_never_allocated(
     tmp_path: Path, kind: bytes, size: int
 ) -> None:
-    """A header of half a kilobyte that speaks of gigabytes costs no memory."""
+    """A short header that claims gigabytes costs no memory."""
     header = archive(Random(0))[:BLOCK]
     field = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")
     header = with_sum(header[:124] + field + header[136:156] + kind + header[157:])

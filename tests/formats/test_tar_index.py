@@ -1,4 +1,4 @@
-"""Indexes beside tars: what they say is what looking through the tar gives, and a wrong one is noticed."""
+"""Indexes beside tars give the blocks of a full pass, and a wrong index is noticed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FORMAT = get_format("webdataset")
 
 
 def members(path: Path) -> list[list[tarfile.TarInfo]]:
-    """Of each sample."""
+    """Yield the members of each sample."""
     with tarfile.open(path) as archive:
         found = archive.getmembers()
     return [found[i : i + 2] for i in range(0, len(found), 2)]
 
 
 def energon(path: Path) -> None:
-    """The places of samples' first headers, and of the end marker."""
+    """Return the offsets of samples' first headers, and of the end marker."""
     samples = members(path)
     last = samples[-1][-1]
     places = [sample[0].offset for sample in samples] + [last.offset_data + 512]
@@ -37,7 +37,7 @@ def energon(path: Path) -> None:
 
 
 def dali(path: Path) -> None:
-    """Extension, place of the data, size and name of each file."""
+    """Return extension, data offset, size and name of each file."""
     lines = [
         " ".join(f"{m.name[4:]} {m.offset_data} {m.size} {m.name}" for m in sample)
         for sample in members(path)
@@ -60,7 +60,7 @@ def index(path: Path) -> Any:
 def test_an_index_gives_the_blocks_without_a_look_through(
     path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the last sample and the end of the tar are looked at."""
+    """Only the last sample and the end of the tar are read."""
     scanned = index(path)
     make(path)
     looks = []
@@ -82,7 +82,7 @@ def test_an_index_gives_the_blocks_without_a_look_through(
 def test_an_old_index_is_completed_or_not_used(
     path: Path, make: Callable[[Path], None], caplog: Any
 ) -> None:
-    """Samples that were added later are found; an index that cannot be of this tar is warned of."""
+    """Samples added later are found; an index of another tar is logged and ignored."""
     make(path)
     path.write_bytes(tar([*PARTS[0], *PARTS[1]]))
     assert index(path).samples.sum() == len(PARTS[0]) + 1
@@ -105,7 +105,7 @@ def test_an_old_index_is_completed_or_not_used(
 def test_an_index_of_which_the_ends_are_wrong_is_not_used(
     path: Path, change: Any, caplog: Any
 ) -> None:
-    """The warning names it; what is indexed is what is there, so what is kept is right."""
+    """The warning names it; the index then built is that of the tar itself."""
     scanned = index(path)
     energon(path)
     index_path = path.with_name("s.tar.idx")
@@ -119,7 +119,7 @@ def test_an_index_of_which_the_ends_are_wrong_is_not_used(
 
 
 def test_what_is_no_sample_may_be_before_the_first(path: Path, caplog: Any) -> None:
-    """A folder, say."""
+    """A folder may precede the first sample."""
     with tarfile.open(path, "w") as archive:
         folder = tarfile.TarInfo("d")
         folder.type = tarfile.DIRTYPE
@@ -133,7 +133,7 @@ def test_what_is_no_sample_may_be_before_the_first(path: Path, caplog: Any) -> N
 
 
 def test_an_index_of_other_samples_is_seen_when_they_are_read(path: Path) -> None:
-    """Never other data, or less of it, in silence."""
+    """The result is an error, never other data or less data."""
     energon(path)
     index_path = path.with_name("s.tar.idx")
     places = struct.unpack("18Q", index_path.read_bytes())
@@ -157,14 +157,14 @@ def test_an_index_of_other_samples_is_seen_when_they_are_read(path: Path) -> Non
     ],
 )
 def test_what_is_no_index_is_not_used(path: Path, text: str, caplog: Any) -> None:
-    """Another file of that name, a damaged one, names with spaces."""
+    """Another file of that name, a damaged index and names with spaces are ignored."""
     path.with_suffix(".idx").write_text(text)
     assert index(path).samples.sum() == len(PARTS[0])
     assert "is ignored" in caplog.text
 
 
 def test_a_list_of_shards_in_the_manner_of_wids(tmp_path: Path) -> None:
-    """Its names are those of files beside it, or whole URLs."""
+    """Its names are files beside it, or whole URLs."""
     for number, part in enumerate(PARTS):
         (tmp_path / f"s-{number}.tar").write_bytes(tar(part))
     shards = [

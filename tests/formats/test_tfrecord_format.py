@@ -1,4 +1,4 @@
-"""TFRecord: frames and their checksums, and what an Example's features become."""
+"""TFRecord: frames, their checksums, and what features of an Example become."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def batch(data: Any, size: int = 3) -> dict[str, Any]:
 
 
 def test_features_are_one_value_or_lists_as_the_user_says() -> None:
-    """Lists of one, of none and of many have one kind, also those that are left out; a feature that is neither is
-    refused, if it is wanted.
-    """
+    """Lists of any length, missing ones too, have one type; other multiple values are refused."""
     both = batch(ri.read_tfrecord(SHARD, lists=["many", "scores"]))
     assert both["id"].tolist() == [0, 1, 2]
     assert both["text"] == [text for _, text in SAMPLES[:3]]
@@ -51,7 +49,7 @@ def test_features_are_one_value_or_lists_as_the_user_says() -> None:
 
 
 def test_records_that_are_no_examples_are_bytes(tmp_path: Path) -> None:
-    """Where the user says so; else they are errors that say where."""
+    """Without `examples=False`, such a record is an error that names its place."""
     path = tmp_path / "s.tfrecord"
     path.write_bytes(3 * ABC)
     data = ri.read_tfrecord(path, examples=False)
@@ -63,7 +61,7 @@ def test_records_that_are_no_examples_are_bytes(tmp_path: Path) -> None:
 
 
 def test_compressed_files_are_one_block(tmp_path: Path) -> None:
-    """As they are when not compressed, offsets included."""
+    """Samples and offsets are those of the plain file."""
     path = tmp_path / "s.tfrecord.gz"
     path.write_bytes(gzip.compress(SHARD.read_bytes()))
     assert batch(ri.read_tfrecord(path).select(id="id"))["id"].tolist() == [0, 1, 2]
@@ -73,7 +71,7 @@ def test_compressed_files_are_one_block(tmp_path: Path) -> None:
 
 
 def test_every_byte_is_covered_by_a_checksum(tmp_path: Path) -> None:
-    """That of a record's length when it is indexed, that of its data when it is read."""
+    """Indexing checks the length of a record, reading its data."""
     path = tmp_path / "s.tfrecord"
     for at in range(len(ABC)):
         damaged = ABC[:at] + bytes([ABC[at] ^ 4]) + ABC[at + 1 :]
@@ -84,7 +82,7 @@ def test_every_byte_is_covered_by_a_checksum(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library for checksums is installed with an extra."""
+    """The error for a missing checksum library names the extra to install."""
     monkeypatch.setitem(__import__("sys").modules, "google_crc32c", None)
     with pytest.raises(
         ri.ConfigError, match=r"needs 'google_crc32c': pip install 'rayingest\[tfrecord\]'"

@@ -1,4 +1,4 @@
-"""WebDataset tars: what is a sample, and nothing lost in silence."""
+"""WebDataset tars: which members are samples, and no sample lost unnoticed."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     ],
 )
 def test_key_and_extension_of_names(name: str, parts: tuple[str, str] | None) -> None:
-    """The first dot of the base name parts them; what has no place in a sample has none."""
+    """The first dot of the base name separates them; other names belong to no sample."""
     assert field_of(name) == parts
 
 
 @pytest.mark.parametrize("fmt", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".TGZ"])
 def test_what_tarfile_writes_is_read_back(tmp_path: Path, fmt: int, suffix: str) -> None:
-    """All header formats, plain and compressed; missing extensions are null, columns sorted by name."""
+    """Holds for all header formats; missing fields are null, columns are sorted by name."""
     members = random_members(50)
     data = tar_bytes(members, fmt)
     compressed = suffix != ".tar"
@@ -138,7 +138,7 @@ def test_what_tarfile_writes_is_read_back(tmp_path: Path, fmt: int, suffix: str)
 
 
 def test_long_names_of_gnu_and_pax(path: Path) -> None:
-    """Names over 100 and over 255 bytes, and names that are not ASCII, offsets at the first extension header."""
+    """Names over 100 and 255 bytes, or not ASCII; offsets are those of extension headers."""
     names = ["x/" * 60 + "a", "y" * 300, "ü" * 80, "short"]
     members = [(f"{name}.{ext}", name.encode()) for name in names for ext in ("a", "b")]
     for fmt in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
@@ -149,7 +149,7 @@ def test_long_names_of_gnu_and_pax(path: Path) -> None:
 
 
 def test_only_regular_files_with_key_and_extension_are_fields(path: Path) -> None:
-    """Folders, links, metadata and nameless things between the members of a sample leave it whole."""
+    """Folders, links and metadata between the members of a sample do not split it."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as tar:
 
@@ -176,7 +176,7 @@ def test_only_regular_files_with_key_and_extension_are_fields(path: Path) -> Non
 
 
 def test_a_block_at_a_time_or_joined_is_the_whole(path: Path) -> None:
-    """Any range on block borders reads as the blocks in it."""
+    """Any range between block borders reads as its blocks."""
     shard = Shard(path, tar_bytes(random_members(60)), block_bytes=3000)
     blocks = shard.index()
     whole = shard.whole().to_pylist()
@@ -188,7 +188,7 @@ def test_a_block_at_a_time_or_joined_is_the_whole(path: Path) -> None:
 
 
 def test_blocks_hold_at_most_1024_samples(path: Path) -> None:
-    """However small they are."""
+    """Holds for samples of any size."""
     members = [(f"{i}.t", b"") for i in range(2500)]
     assert Shard(path, tar_bytes(members), block_bytes=1 << 30).index().samples.tolist() == [
         1024,
@@ -198,7 +198,7 @@ def test_blocks_hold_at_most_1024_samples(path: Path) -> None:
 
 
 def test_projection_copies_only_wanted_extensions(path: Path) -> None:
-    """One that no sample has is a column of nulls; upper case is pointed out."""
+    """An unknown extension is a column of nulls; upper case is an error."""
     shard = Shard(path, tar_bytes(random_members(10)))
     table = shard.whole(("txt", "nope"))
     assert table.column_names == ["__key__", "nope", "txt", "__offset__"]
@@ -211,14 +211,14 @@ def test_projection_copies_only_wanted_extensions(path: Path) -> None:
 
 
 def test_same_key_apart_is_another_sample_and_groups_end_with_the_shard(path: Path) -> None:
-    """Only neighbours belong together."""
+    """Only neighbouring members form a sample."""
     table = Shard(path, tar_bytes([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3")])).whole()
     assert table["__key__"].to_pylist() == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize("members", [[("a.jpg", b""), ("a.JPG", b"")], [("a.__index__", b"")]])
 def test_repeated_and_reserved_extensions_are_errors(path: Path, members: Members) -> None:
-    """A field is there once, and does not take the name of ours."""
+    """A field has one value, and no reserved name."""
     with pytest.raises(DataError, match=r"two files with extension|reserved") as caught:
         Shard(path, tar_bytes(members)).index()
     assert caught.value.key == "a"
@@ -227,9 +227,9 @@ def test_repeated_and_reserved_extensions_are_errors(path: Path, members: Member
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_tar_cut_anywhere_is_never_taken_for_whole(path: Path, strict: bool) -> None:
-    """At every 512 bytes and at odd places: an error, unless only zeros after the end marker are gone.
+    """A cut is an error, unless only zeros after the end marker are missing.
 
-    Without `strict` a missing marker is forgiven where all members are there or the cut is between two of them.
+    Without `strict`, the marker may be missing if all members are whole.
     """
     members = random_members(12)
     data = tar_bytes(members, tarfile.GNU_FORMAT)
@@ -261,7 +261,7 @@ def test_a_tar_cut_anywhere_is_never_taken_for_whole(path: Path, strict: bool) -
 
 
 def test_a_gzipped_tar_cut_anywhere_is_never_taken_for_whole(tmp_path: Path) -> None:
-    """The tail of a gzip stream holds data and its checksum."""
+    """The end of a gzip stream holds data and its checksum."""
     data = gzip.compress(tar_bytes(random_members(12)))
     for cut in {*range(0, len(data), 97), *range(len(data) - 12, len(data))}:
         with pytest.raises(DataError):
@@ -269,7 +269,7 @@ def test_a_gzipped_tar_cut_anywhere_is_never_taken_for_whole(tmp_path: Path) -> 
 
 
 def test_one_member_cut_off_inside_a_complete_gzip_is_found(tmp_path: Path) -> None:
-    """A tar that was already short when it was compressed."""
+    """The tar was short before it was compressed."""
     data = tar_bytes(random_members(12))
     for cut in range(0, len(data.rstrip(b"\0")), 512):
         with pytest.raises(DataError):
@@ -277,7 +277,7 @@ def test_one_member_cut_off_inside_a_complete_gzip_is_found(tmp_path: Path) -> N
 
 
 def test_zero_block_in_the_middle_and_data_after_the_end_are_errors(path: Path) -> None:
-    """With the offset; what follows a whole end marker may be left unread when asked for."""
+    """The error names the offset; `strict=False` ignores data after the end."""
     first, second = tar_bytes([("a.x", b"1")]), tar_bytes([("b.x", b"2")])
     hole = first[:1024] + bytes(512) + second
     for strict in (True, False):
@@ -293,7 +293,7 @@ def test_zero_block_in_the_middle_and_data_after_the_end_are_errors(path: Path) 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_corrupt_header_is_an_error_with_its_offset(path: Path, strict: bool) -> None:
-    """Any byte of a header in the middle, found when indexing and when reading."""
+    """Each byte of a header counts, when indexing and when reading."""
     data = tar_bytes([(f"{i}.x", b"1") for i in range(5)])
     whole = Shard(path, data)
     blocks = whole.index()
@@ -307,7 +307,7 @@ def test_a_corrupt_header_is_an_error_with_its_offset(path: Path, strict: bool) 
 
 
 def test_sparse_and_unknown_members_are_refused(path: Path) -> None:
-    """Old GNU sparse files, pax ones, and types nobody knows."""
+    """Sparse files of GNU and pax, and unknown types, are errors."""
     for kind, match in ((tarfile.GNUTYPE_SPARSE, "sparse"), (b"Z", "unknown type")):
         info = tarfile.TarInfo("a.x")
         info.type = kind
@@ -321,7 +321,7 @@ def test_sparse_and_unknown_members_are_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("fmt", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_headers_that_readers_take_in_different_ways_are_refused(path: Path, fmt: int) -> None:
-    """A long name longer than its length, two of them, an empty one, one of a folder for a file."""
+    """A long name of wrong length, two names, an empty one, a folder's name for a file."""
     data = tar_bytes([("x" * 150 + ".a", b"1")], fmt)
     name, member = data[:1024], data[1024:]
 
@@ -350,7 +350,7 @@ def test_headers_that_readers_take_in_different_ways_are_refused(path: Path, fmt
 
 
 def test_a_size_in_a_pax_header_and_in_base_256(path: Path) -> None:
-    """Both ways past 8 GiB, here for small members."""
+    """Both write sizes past 8 GiB; the members here are small."""
     info = tarfile.TarInfo("a.x")
     info.pax_headers, info.size = {"size": "3"}, 0
     pax = info.tobuf(tarfile.PAX_FORMAT) + b"abc".ljust(512, b"\0")
@@ -364,7 +364,7 @@ def test_a_size_in_a_pax_header_and_in_base_256(path: Path) -> None:
 
 
 def test_a_shard_that_changed_since_indexing_is_an_error(path: Path) -> None:
-    """Another size, fewer or more samples, or headers elsewhere."""
+    """Another size, other counts of samples, and moved headers are errors."""
     data = tar_bytes([(f"{i:03d}.x", bytes(100)) for i in range(8)])
     shard = Shard(path, data, block_bytes=2048)
     blocks = shard.index()
@@ -385,7 +385,7 @@ def test_a_shard_that_changed_since_indexing_is_an_error(path: Path) -> None:
 def test_a_small_file_that_grows_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless the user says so."""
+    """A larger `max_expansion` accepts it."""
     monkeypatch.setattr("rayingest.formats.compression._ALWAYS_ALLOWED", 1000)
     shard = Shard(tmp_path / "s.tgz", gzip.compress(tar_bytes([("a.x", bytes(1 << 20))])))
     with pytest.raises(DataError, match="max_expansion"):
@@ -396,13 +396,13 @@ def test_a_small_file_that_grows_without_end_is_refused(
 
 
 def test_an_empty_tar_has_no_blocks_and_an_empty_file_is_an_error(path: Path) -> None:
-    """No samples is a fact, no end marker damage."""
+    """A tar may have no samples, but must have an end marker."""
     assert len(Shard(path, tar_bytes([])).index()) == 0
     with pytest.raises(DataError, match="end marker"):
         Shard(path, b"").index()
 
 
 def test_unknown_formats_are_named() -> None:
-    """With those there are."""
+    """The error lists the registered formats."""
     with pytest.raises(ConfigError, match=r"unknown format 'tra'; registered are .*, webdataset"):
         get_format("tra")

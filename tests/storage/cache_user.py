@@ -1,4 +1,4 @@
-"""A process that reads ranges through a disk cache for as long as it lives, and ends with status 3 at a wrong byte.
+"""Read ranges through a disk cache until killed; exit with status 3 at a wrong byte.
 
 python tests/storage/cache_user.py FOLDER LIMIT SEED ROUNDS
 """

@@ -1,4 +1,4 @@
-"""The disk cache: its limit and its bytes hold, whatever processes do and however they end."""
+"""The disk cache keeps its limit and its bytes, whatever processes do and however they end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def size_of(folder: Path) -> int:
 
 
 def test_the_limit_and_every_byte_hold_while_processes_are_killed(tmp_path: Path) -> None:
-    """Data of five times the limit, four processes, two of them killed in the middle; what they leave is no harm."""
+    """Four processes read five times the limit; two are killed, without harm."""
     limit = BLOCK * BLOCKS // 5
     user = str(Path(__file__).with_name("cache_user.py"))
 
@@ -63,7 +63,7 @@ def test_the_limit_and_every_byte_hold_while_processes_are_killed(tmp_path: Path
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
-    """Reading counts as use; what is larger than all of the cache is not kept."""
+    """A read counts as use; a range larger than the cache is not cached."""
     cache = DiskCache(str(tmp_path), 350)
     for name in "abc":
         cache.put(name, bytes(100))
@@ -82,7 +82,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     "damage", [lambda data: data[:-1], lambda data: b"x" + data[1:], lambda data: b""]
 )
 def test_damage_counts_as_absent(tmp_path: Path, damage: object) -> None:
-    """A file cut off or changed is removed; so is one of another range."""
+    """A file that is cut off, changed, or of another range is removed."""
     cache = DiskCache(str(tmp_path), 10_000)
     cache.put("a", b"data of a")
     (path,) = kept(tmp_path)
@@ -92,7 +92,7 @@ def test_damage_counts_as_absent(tmp_path: Path, damage: object) -> None:
 
 
 def test_a_folder_has_one_limit(tmp_path: Path) -> None:
-    """Said to whoever comes with another; both options belong together."""
+    """Another limit is an error, and so is one option without the other."""
     DiskCache(str(tmp_path), 100).put("a", b"b")
     with pytest.raises(ri.ConfigError, match="was created with 100 bytes"):
         DiskCache(str(tmp_path), 200).put("a", b"b")
@@ -103,7 +103,7 @@ def test_a_folder_has_one_limit(tmp_path: Path) -> None:
 def test_a_second_run_fetches_nothing_and_a_change_is_noticed(
     web: WebServer, tmp_path: Path
 ) -> None:
-    """The same batches, asking only whether the shards are what they were; the new ones once they are not."""
+    """The second run only checks sizes and marks; changed shards are fetched again."""
     write_shards(tmp_path / "data", [20, 30])
 
     def put(name: str, path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_second_run_fetches_nothing_and_a_change_is_noticed(
 def test_a_folder_that_cannot_be_written_to_is_told_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And not for every range; what is fetched is given all the same."""
+    """It is logged once, and the fetched data are still returned."""
     (tmp_path / "file").write_text("")
     cache = DiskCache(str(tmp_path / "file"), 1000)
     for key in ("a", "b"):

@@ -1,4 +1,4 @@
-"""A kept index is used while it is true, and never otherwise."""
+"""A cached index is used while it is up to date, and never otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cache_of(listing: Listing = LISTING, **kwargs: Any) -> IndexCache:
     "where", ["default", "file", "folder", "new folder", "memory file", "memory folder"]
 )
 def test_what_is_saved_is_loaded(where: str, tmp_path: Path, cache_home: Path) -> None:
-    """In the user's cache folder, at a path or URL, or in a folder, with nothing left beside it."""
+    """Holds in the cache folder, at a path or URL, and in a folder; no other file remains."""
     fsspec.filesystem("memory").store.clear()
     index = {
         "default": None,
@@ -78,7 +78,7 @@ def test_what_is_saved_is_loaded(where: str, tmp_path: Path, cache_home: Path) -
 def test_any_change_makes_it_absent(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the file is the same, as with `index=`."""
+    """Holds too if the file is the same, as with `index=`."""
     index = str(tmp_path / "the.index")
     cache_of(index=index).save(manifest_of(LISTING))
     other = cache_of(index=index)
@@ -105,7 +105,7 @@ def test_any_change_makes_it_absent(
 def test_damaged_files_are_absent_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cut anywhere, or with any byte changed: never loaded as something else."""
+    """A file cut anywhere, or with any byte changed, is never loaded."""
     cache = cache_of(index=str(tmp_path / "the.index"))
     cache.save(manifest_of(LISTING))
     path = Path(cache.location)
@@ -123,7 +123,7 @@ def test_damaged_files_are_absent_with_a_warning(
 
 
 def test_a_file_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
-    """A wrong path given as `index` costs nobody their data; in the cache folder anything is replaced."""
+    """A wrong path in `index` destroys nothing; in the cache folder, files are replaced."""
     path = tmp_path / "train.jsonl"
     path.write_text('{"mine": 1}')
     with pytest.raises(
@@ -134,7 +134,7 @@ def test_a_file_of_something_else_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_no_credentials_are_stored_and_signatures_may_change(tmp_path: Path) -> None:
-    """The listing's own URLs come back with the manifest."""
+    """The manifest has the listing's own URLs."""
     first = Listing("https://u:hunter2@h/d/", ("a.tar?sig=hunter2",), (5,), ("e",))
     second = Listing("https://u:other@h/d/", ("a.tar?sig=other",), (5,), ("e",))
     cache = cache_of(first)
@@ -148,7 +148,7 @@ def test_no_credentials_are_stored_and_signatures_may_change(tmp_path: Path) -> 
 def test_unwritable_places_are_an_error_only_where_asked_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The default folder is a convenience, `index=` an order."""
+    """`index=` must be writable, the default folder need not be."""
     (tmp_path / "home").write_text("a file where the folder should be")
     with pytest.raises(ConfigError, match="cannot write the index to"):
         cache_of(index=str(tmp_path / "home" / "x.index")).save(manifest_of(LISTING))
@@ -158,7 +158,7 @@ def test_unwritable_places_are_an_error_only_where_asked_for(
 
 
 def build_once(home: str, barrier: Any, built: Any) -> None:
-    """What each process of a node does."""
+    """Build the index as each process of a node does."""
     index_cache.cache_folder = lambda: Path(home)
     cache = cache_of()
     barrier.wait()
@@ -170,7 +170,7 @@ def build_once(home: str, barrier: Any, built: Any) -> None:
 
 
 def test_of_several_processes_one_builds_and_the_others_reuse(tmp_path: Path) -> None:
-    """Started together, they make one index."""
+    """Processes that start together build one index."""
     context = multiprocessing.get_context("fork")
     barrier, built = context.Barrier(3), context.Queue()
     processes = [
@@ -187,7 +187,7 @@ def test_of_several_processes_one_builds_and_the_others_reuse(tmp_path: Path) ->
 
 
 def test_a_lock_that_is_held_is_an_error_after_the_timeout() -> None:
-    """And other keys are free meanwhile."""
+    """Other keys stay free."""
     with (
         node_lock("k"),
         node_lock("other"),

@@ -1,4 +1,4 @@
-"""Commands as shards: only where asked for, whole or an error, and nothing of them left."""
+"""Commands as shards: only if allowed, whole or an error, with nothing left running."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def number(sample: dict) -> dict:
 
 
 def test_a_command_gives_the_stream_of_its_file(shards: Path) -> None:
-    """Several by a range of numbers, in order, beside files, and again from the kept index."""
+    """Number ranges name several commands, in order; a cached index works too."""
     expected = steps(f"{shards}/*.tar")
     for _ in range(2):
         assert steps(f"pipe:cat {shards}/s-{{0000..0002}}.tar", allow_pipe=True) == expected
@@ -46,7 +46,7 @@ def test_a_command_gives_the_stream_of_its_file(shards: Path) -> None:
 
 
 def test_nothing_is_run_unasked(tmp_path: Path) -> None:
-    """Neither when listed nor when read; the refusal names the way out and not the command's secrets."""
+    """Listing and reading refuse commands; the error says how to allow them, without secrets."""
     command = f"pipe:touch {tmp_path}/ran; curl -H 'Authorization: Bearer hunter2' https://h/a.tar"
     for use in (
         lambda: steps(command),
@@ -91,7 +91,7 @@ def test_only_ranges_of_numbers_are_ours() -> None:
     ],
 )
 def test_what_is_not_whole_is_an_error(shards: Path, command: str, said: str) -> None:
-    """The status of every command of a pipeline counts, also where a good tar came before."""
+    """Each status in a pipeline counts, even after a whole tar."""
     with pytest.raises(DataError, match=said) as caught:
         steps("pipe:" + command.replace("{d}", str(shards)), allow_pipe=True)
     assert caught.value.offset is not None
@@ -100,7 +100,7 @@ def test_what_is_not_whole_is_an_error(shards: Path, command: str, said: str) ->
 
 
 def test_the_status_counts_where_the_rest_is_left_unread(shards: Path) -> None:
-    """Without `strict` what follows the end marker is of no interest, but how the command ends is."""
+    """Without `strict`, bytes after the end marker are ignored, but not the status."""
     url = f"pipe:cat {shards}/s-0000.tar; head -c 3000000 /dev/urandom"
     assert sum(map(len, steps(url, allow_pipe=True, strict=False))) == 9
     with pytest.raises(DataError, match="status 3"):
@@ -108,7 +108,7 @@ def test_the_status_counts_where_the_rest_is_left_unread(shards: Path) -> None:
 
 
 def test_compressed_output_is_pointed_out(shards: Path) -> None:
-    """With what to do."""
+    """The error says how to decompress it."""
     with pytest.raises(ConfigError, match=r"writes gzip: append `\| gzip -dc`"):
         steps(f"pipe:gzip -c {shards}/s-0000.tar", allow_pipe=True)
     assert (
@@ -117,7 +117,7 @@ def test_compressed_output_is_pointed_out(shards: Path) -> None:
 
 
 def test_other_output_than_was_indexed_is_an_error(shards: Path, tmp_path: Path) -> None:
-    """Fewer samples, or as many in more bytes."""
+    """Fewer samples, or more bytes, are errors."""
     write_shards(tmp_path / "larger", [9], side=90)
     shard, first = tmp_path / "s.tar", (shards / "s-0000.tar").read_bytes()
     for other in (shards / "s-0001.tar", tmp_path / "larger" / "s-0000.tar"):
@@ -136,7 +136,7 @@ def test_other_output_than_was_indexed_is_an_error(shards: Path, tmp_path: Path)
 def test_a_command_that_hangs_meets_the_deadline(
     wait_until: Callable[..., None], tmp_path: Path
 ) -> None:
-    """And is ended, with all that it started."""
+    """The command and all its children are ended."""
     hanging = Storage(allow_pipe=True, deadline=0.3)
     command = f"pipe:echo begun; sleep 100 & echo $! > {tmp_path}/pid; sleep 100"
     begun = time.monotonic()
@@ -153,7 +153,7 @@ def test_a_command_that_hangs_meets_the_deadline(
 def test_nothing_is_left_of_a_reading_that_is_given_up(
     wait_until: Callable[..., None], tmp_path: Path
 ) -> None:
-    """No process and no open file."""
+    """No process and no open file remain."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     chunks = stream_output(ALLOWED, f"pipe:echo $$ > {tmp_path}/pid; cat /dev/zero")
     assert next(chunks)[:1] == b"\0"
@@ -164,10 +164,11 @@ def test_nothing_is_left_of_a_reading_that_is_given_up(
 
 
 def test_a_command_gets_no_input_and_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it complains of is told without its own words and without secret variables."""
+    """Its standard error is shown without its arguments and without secret variables."""
     assert list(stream_output(ALLOWED, "pipe:cat")) == []
     monkeypatch.setenv("MY_TOKEN", "hunter2")
-    command = "pipe:PASSWORD=hunter3 sh -c 'echo try $MY_TOKEN hunter3 https://u:hunter4@h/?x=hunter5 >&2; exit 1'"
+    said = "try $MY_TOKEN hunter3 https://u:hunter4@h/?x=hunter5"
+    command = f"pipe:PASSWORD=hunter3 sh -c 'echo {said} >&2; exit 1'"
     with pytest.raises(DataError, match=r"status 1: .*\*\*\*") as caught:
         list(stream_output(ALLOWED, command))
     assert "hunter" not in str(caught.value)

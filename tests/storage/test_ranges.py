@@ -1,4 +1,4 @@
-"""Ranges put together to few requests give every byte that was asked for."""
+"""Ranges joined into few requests give every requested byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANGES = st.lists(
 def test_what_is_cut_is_what_was_asked_for(
     ranges: list[tuple[int, int]], gap: int, most: int
 ) -> None:
-    """In any order, overlapping, empty."""
+    """Ranges may come in any order, overlap, or be empty."""
     spans = coalesce(ranges, gap, most)
     assert spans == sorted(set(spans))
     pieces = [DATA[begin:end] for begin, end in spans]
@@ -26,6 +26,6 @@ def test_what_is_cut_is_what_was_asked_for(
 
 
 def test_neighbours_become_one_request() -> None:
-    """As far as they are near and not too long."""
+    """Near ranges are joined, up to a maximum length."""
     assert coalesce([(50, 60), (0, 10), (12, 20), (20, 30)], gap=5, most=30) == [(0, 30), (50, 60)]
     assert coalesce([(0, 10), (10, 20)], gap=5, most=15) == [(0, 10), (10, 20)]

@@ -37,7 +37,7 @@ from rayingest.storage.redact import redact, redact_text, shorten
     ],
 )
 def test_url_loses_user_password_and_query_values_only(url: str, shown: str) -> None:
-    """What names the file stays, what opens it goes."""
+    """What names the file stays, what opens it is removed."""
     assert redact(url) == shown
 
 
@@ -46,7 +46,8 @@ def test_url_loses_user_password_and_query_values_only(url: str, shown: str) -> 
     [
         ("cat /data/train-01.tar", "cat train-01.tar"),
         (
-            "/usr/bin/curl -H 'Authorization: Bearer SECRET' 'https://u:SECRET@h/x/a.tar?sig=SECRET&e=1'",
+            "/usr/bin/curl -H 'Authorization: Bearer SECRET' "
+            "'https://u:SECRET@h/x/a.tar?sig=SECRET&e=1'",
             "curl a.tar",
         ),
         ("TOKEN=SECRET fetch --to=- b.tgz | gzip -dc", "*** b.tgz"),
@@ -55,7 +56,7 @@ def test_url_loses_user_password_and_query_values_only(url: str, shown: str) -> 
     ],
 )
 def test_of_a_command_the_program_and_the_tars_are_shown(command: str, shown: str) -> None:
-    """With a mark that tells commands apart that look alike then."""
+    """A mark tells similar commands apart."""
     text = redact(f"pipe:{command}")
     assert text[:-11] == f"pipe:{shown}"
     assert text != redact(f"pipe:{command} ")
@@ -88,7 +89,7 @@ def test_text_is_redacted_wherever_urls_and_option_secrets_stand() -> None:
 def test_all_text_in_options_is_a_secret_unless_known_to_be_none(
     options: dict[str, Any], text: str
 ) -> None:
-    """However deep, in lists too, and the parts of what is put together."""
+    """Holds for nested options and lists, and for parts of composed values."""
     assert "SECRET" not in redact_text(text, options)
     harmless = {**options, "endpoint_url": "http://minio", "region_name": "eu-west-1", "anon": True}
     assert redact_text("http://minio in eu-west-1", harmless) == "http://minio in eu-west-1"
@@ -106,7 +107,7 @@ def test_all_text_in_options_is_a_secret_unless_known_to_be_none(
     ],
 )
 def test_a_url_in_text_begins_at_the_first_letter_of_its_word(text: str, shown: str) -> None:
-    """Whatever the word begins with."""
+    """Other characters at the begin of a word do not hide a URL."""
     assert redact_text(text) == shown
 
 
@@ -131,7 +132,7 @@ def test_a_url_in_text_begins_at_the_first_letter_of_its_word(text: str, shown: 
     ],
 )
 def test_text_is_gone_through_once(part: str) -> None:
-    """Whatever it is of: a million characters would take hours where each begins another search."""
+    """A million characters of any kind are scanned in linear time."""
     text = part * (1_000_000 // len(part))
     assert redact_text(text + " see https://u:SECRET@h/a").endswith(" see https://h/a")
     redact_text("https://h/" + text)
@@ -141,7 +142,7 @@ def test_text_is_gone_through_once(part: str) -> None:
     "secret", ["https://u:SECRET@h", "SECRET", "https://h/?a=" + "SECRET" * 1000]
 )
 def test_a_long_text_is_cut_and_no_credential_with_it(secret: str) -> None:
-    """Half of one would not be known for what it is, wherever the cut falls."""
+    """Wherever the cut falls, no half of a credential remains."""
     for before in range(1980, 2000):
         text = "x" * (before - 1) + " " + secret + " " + "y" * 5_000_000
         shown = shorten(text)
@@ -151,14 +152,14 @@ def test_a_long_text_is_cut_and_no_credential_with_it(secret: str) -> None:
 
 
 def test_of_a_long_text_is_told_how_long_it_was() -> None:
-    """A shorter one stays as it is; a word that is longer than any credential is cut."""
+    """A short text is unchanged; a word too long for a credential is cut."""
     assert shorten("a" * 3000) == "a" * 3000
     assert shorten("ab" * 2_500_000) == "ab" * 1000 + "... (4,998,000 characters more)"
     assert shorten(" " * 4000) == "... (4,000 characters more)"
 
 
 def test_what_a_url_hides_is_hidden_in_text_too() -> None:
-    """A library may quote its parts."""
+    """A library may quote parts of a URL."""
     url = "ftp://me:SECRET@host/dir/a.tar"
     assert redact_text("530 login of me with SECRET at host for a.tar failed", {}, url) == (
         "530 login of me with *** at host for a.tar failed"
@@ -167,7 +168,7 @@ def test_what_a_url_hides_is_hidden_in_text_too() -> None:
 
 @pytest.mark.parametrize("name", ["fsspec.http", "s3fs", "gcsfs", "adlfs"])
 def test_the_library_logs_without_credentials(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """fsspec and its file systems write whole URLs at DEBUG, and errors that quote them."""
+    """fsspec's DEBUG lines with whole URLs, and quoted errors, are redacted."""
     hide_credentials()
     hide_credentials()
     log = logging.getLogger(name)
@@ -189,7 +190,7 @@ def test_the_library_logs_without_credentials(name: str, caplog: pytest.LogCaptu
 def test_an_s3_url_with_a_password_is_refused_unlogged(
     user: str, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No library of S3 knows such URLs: it would be asked for a bucket of that name, again and again."""
+    """Libraries would take the password for a bucket's name and request it repeatedly."""
     with (
         caplog.at_level(logging.DEBUG),
         pytest.raises(ConfigError, match="storage_options=") as caught,
@@ -205,5 +206,5 @@ def test_an_s3_url_with_a_password_is_refused_unlogged(
     "url", ["s3://bucket/a@b.tar", "s3://bucket/a:b@c.tar", "s3://arn:aws:s3:x:1:accesspoint/p/a@b"]
 )
 def test_an_s3_url_may_have_such_letters_in_its_path(url: str) -> None:
-    """They are the key's, or an access point's."""
+    """They belong to the key, or to an access point."""
     assert Storage().filesystem(url)[1] == url.removeprefix("s3://")

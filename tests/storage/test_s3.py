@@ -1,4 +1,4 @@
-"""Object stores and web servers through the loader: an S3 server with s3fs, and a server with byte ranges."""
+"""Object stores and web servers through the loader: S3 with s3fs, and HTTP byte ranges."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_s3_gives_what_local_files_give(s3: S3Server, local: Path, tmp_path: Path) -> None:
-    """The same batches from a glob; neither the index nor a state has the credentials."""
+    """A glob gives the same batches; neither index nor state holds the credentials."""
     for path in local.glob("*.tar"):
         s3.put("bucket", f"data/{path.name}", path.read_bytes())
     ours = described("s3://bucket/data/*.tar", tmp_path, s3.options)
@@ -52,7 +52,7 @@ def test_s3_gives_what_local_files_give(s3: S3Server, local: Path, tmp_path: Pat
 def test_an_object_that_changed_is_noticed(
     s3: S3Server, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a loader reads, by the etag where the size is the same; before the next run, the index is made anew."""
+    """A loader compares etags of equal sizes; the next run builds the index again."""
     first, second, _ = sorted(local.glob("*.tar"))
     url = s3.put("changing", "one.tar", first.read_bytes())
     with described(url, tmp_path, s3.options).loader(workers=0, max_bytes=1) as loader:
@@ -71,7 +71,7 @@ def test_an_object_that_changed_is_noticed(
 
 @pytest.mark.parametrize("name", ["*.tar", "", "a.tar", "a-{0..20}.tar"])
 def test_a_bucket_that_is_not_there_is_told_at_once(s3: S3Server, name: str) -> None:
-    """As a match of nothing, without another try, and with the secret in no message."""
+    """It matches nothing, without a retry, and no message shows the secret."""
     s3.put("bucket", "somewhere", b"")
     storage = Storage(s3.options)
     with pytest.raises(
@@ -83,7 +83,7 @@ def test_a_bucket_that_is_not_there_is_told_at_once(s3: S3Server, name: str) -> 
 
 
 def test_nobody_at_the_endpoint_is_told_after_tries_of_ours_alone(s3: S3Server) -> None:
-    """And with the address."""
+    """The error names the address."""
     storage = Storage(
         {**s3.options, "endpoint_url": "http://127.0.0.1:9"}, attempts=2, first_wait=0
     )
@@ -96,7 +96,7 @@ def test_nobody_at_the_endpoint_is_told_after_tries_of_ours_alone(s3: S3Server) 
 
 
 def test_names_with_characters_of_globs_are_written_in_brackets(s3: S3Server) -> None:
-    """An object's name is no glob only if it has none of them; braces have a backslash before them."""
+    """Braces in a name take a backslash."""
     for name in ("[z].jsonl", "z.jsonl", "{1,2}.jsonl"):
         s3.put("globs", name, b'{"x": 1}')
     for url, found in {
@@ -110,7 +110,7 @@ def test_names_with_characters_of_globs_are_written_in_brackets(s3: S3Server) ->
 
 
 def test_s3_has_a_connection_for_every_read() -> None:
-    """More than botocore's ten, beside what a user asks for, and unless the user asks for another number."""
+    """More than botocore's ten, unless the user gives another number."""
     for given in ({}, {"connect_timeout": 7}, {"max_pool_connections": 5}):
         fs, _ = Storage({"key": KEY, "secret": SECRET, "config_kwargs": given}).filesystem(
             "s3://bucket/name"
@@ -121,7 +121,7 @@ def test_s3_has_a_connection_for_every_read() -> None:
 def test_web_servers_give_what_local_files_give(
     web: WebServer, local: Path, tmp_path: Path
 ) -> None:
-    """By names, through failures that pass; what is asked for is whole blocks, side by side where more are needed."""
+    """Holds through transient failures; whole blocks are requested, side by side."""
     web.files = {f"/{path.name}": path.read_bytes() for path in local.glob("*.tar")}
     web.failures = [503, 429]
     ours = described(f"{web.url}/s-{{0000..0002}}.tar", tmp_path)

@@ -1,4 +1,4 @@
-"""Which shards a user's words stand for, and in what order."""
+"""Which shards `urls` names, and in which order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ALL = ("a-0.tar", "a-1.tar", "a-2.tar", "sub/b.TAR", "sub/deep/c.tar.gz")
 
 
 def test_local_folder_gives_files_with_the_suffixes_at_any_depth(shards: Path) -> None:
-    """Sizes are the files', marks their modification times in ns."""
+    """Sizes are the files', marks are their modification times in ns."""
     for url in (str(shards), f"{shards}/", f"file://{shards}"):
         found = listed(url)
         assert found.root == f"{shards}/"
@@ -66,7 +66,7 @@ def test_local_folder_gives_files_with_the_suffixes_at_any_depth(shards: Path) -
 
 
 def test_remote_folder_gives_the_same_shards(bucket: str) -> None:
-    """A copy in another storage has the same paths and sizes, so the same fingerprint."""
+    """A copy has the same paths and sizes, hence the same fingerprint."""
     for url in (bucket, bucket + "/"):
         found = listed(url)
         assert (found.root, found.paths, found.sizes) == (bucket + "/", ALL, tuple(map(len, ALL)))
@@ -77,20 +77,20 @@ def test_remote_folder_gives_the_same_shards(bucket: str) -> None:
     ["a-*.tar", "a-?.tar", "a-{0..2}.tar", "a-{2,0,1}.tar", "{a-0,a-[12]}.tar", "a-[0-9]*"],
 )
 def test_globs_and_braces_are_sorted_by_url(shards: Path, bucket: str, pattern: str) -> None:
-    """One string is a set of shards, in the order of their URLs, locally and elsewhere."""
+    """Shards of one string are sorted by URL, on every storage."""
     for base in (str(shards), bucket):
         assert listed(f"{base}/{pattern}").paths == ("a-0.tar", "a-1.tar", "a-2.tar")
 
 
 def test_list_keeps_its_order_and_sorts_inside_each_element(shards: Path, bucket: str) -> None:
-    """The user's order is data, the file system's is not."""
+    """The user's order counts, the filesystem's does not."""
     for base in (str(shards), bucket):
         found = listed([f"{base}/sub/b.TAR", f"{base}/a-{{0..2}}.tar", f"{base}/sub/deep"])
         assert found.paths == ("sub/b.TAR", "a-0.tar", "a-1.tar", "a-2.tar", "sub/deep/c.tar.gz")
 
 
 def test_single_file_is_taken_whatever_its_name(shards: Path, bucket: str) -> None:
-    """Suffixes choose among a folder's files only; path objects and relative paths are paths too."""
+    """Suffixes apply to folders only; path objects and relative paths work."""
     for base in (str(shards), bucket):
         found = listed(f"{base}/sub/index.json")
         assert (found.root, found.paths) == (f"{base}/sub/", ("index.json",))
@@ -101,7 +101,7 @@ def test_single_file_is_taken_whatever_its_name(shards: Path, bucket: str) -> No
 def test_large_brace_ranges_of_remote_files_cost_one_listing(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one call per file."""
+    """There is not one call per file."""
     fs = fsspec.filesystem("memory")
     for i in range(300):
         fs.pipe_file(f"/bucket/many/{i:06d}.tar", b"x" * i)
@@ -114,7 +114,7 @@ def test_large_brace_ranges_of_remote_files_cost_one_listing(
 
 
 def test_missing_files_of_a_brace_range_are_named(shards: Path, bucket: str) -> None:
-    """A gap is an error, never a shorter data set."""
+    """A gap is an error, never a shorter dataset."""
     for base in (str(shards), bucket):
         with pytest.raises(
             ConfigError, match=r"2 of the 5 names .* match no file: .*/a-3\.tar, .*/a-4\.tar"
@@ -127,7 +127,7 @@ def test_missing_files_of_a_brace_range_are_named(shards: Path, bucket: str) -> 
 
 
 def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) -> None:
-    """For a wrong name, glob, folder, and a folder without shards."""
+    """Holds for a wrong name, glob or folder, and for a folder without shards."""
     (shards / "empty").mkdir()
     (shards / ".hidden").touch()
     likely = {
@@ -160,14 +160,14 @@ def test_empty_match_names_pattern_and_what_is_there(shards: Path, bucket: str) 
 
 
 def test_duplicates_in_a_list_are_refused(shards: Path) -> None:
-    """Exactly once an epoch; overlapping braces of one string are one set."""
+    """An epoch reads a shard once; overlapping braces of one string are one set."""
     with pytest.raises(ConfigError, match=r"a-1\.tar is twice in the list"):
         listed([f"{shards}/a-1.tar", f"{shards}/a-*.tar"])
     assert listed(f"{shards}/a-{{1,1}}.tar").paths == ("a-1.tar",)
 
 
 def test_refused_urls_say_why_and_hide_credentials() -> None:
-    """Pipes run commands; unknown protocols name themselves."""
+    """Commands and unknown protocols are named."""
     with pytest.raises(ConfigError, match=r"would run a shell command.*allow_pipe=True"):
         listed("pipe:cat /tmp/a.tar")
     with pytest.raises(ConfigError) as caught:
@@ -177,7 +177,7 @@ def test_refused_urls_say_why_and_hide_credentials() -> None:
 
 
 def test_existing_path_with_pattern_letters_is_itself(tmp_path: Path) -> None:
-    """A name with braces or brackets that exists is taken at its word."""
+    """An existing name with braces or brackets is no pattern."""
     (tmp_path / "run{1,2}[x].tar").write_bytes(b"x")
     assert listed(tmp_path / "run{1,2}[x].tar").paths == ("run{1,2}[x].tar",)
 
@@ -185,7 +185,7 @@ def test_existing_path_with_pattern_letters_is_itself(tmp_path: Path) -> None:
 def test_two_colons_in_a_local_name_are_no_chain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file, by any of its names, of one in a folder, and of a folder; a bare protocol before them is one still."""
+    """Holds for existing files and folders; a bare protocol before them is a chain."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d::1").mkdir()
     for name in ("a::b.jsonl", "d::1/c::zip.jsonl"):
@@ -209,7 +209,7 @@ def test_two_colons_in_a_local_name_are_no_chain(
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path, shards: Path) -> None:
-    """Shards behind linked folders are not lost."""
+    """Shards behind linked folders are found."""
     (shards / "sub" / "loop").symlink_to(shards)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "linked").symlink_to(shards / "sub")
@@ -230,7 +230,7 @@ def ways_to_name(folder: Path) -> list[Any]:
 
 
 def test_a_link_that_leads_nowhere_is_an_error(shards: Path) -> None:
-    """However it is named: with the link, and where it leads in the end. Links to what is no shard are nobody's."""
+    """The error names the link and its target; links to other files do not matter."""
     (shards / "a-1.tar").unlink()
     (shards / "a-1.tar").symlink_to("annex/key")
     (shards / "annex").symlink_to(shards / "unmounted")
@@ -248,7 +248,7 @@ def test_a_link_that_leads_nowhere_is_an_error(shards: Path) -> None:
 
 
 def test_a_link_to_a_folder_that_is_not_there_is_an_error(shards: Path) -> None:
-    """All that was in it would be missing."""
+    """Otherwise everything in it would be missing."""
     (shards / "part-2").symlink_to("/unmounted/part-2")
     with pytest.raises(
         ConfigError, match=r"/part-2 is a link to /unmounted/part-2, which does not exist"
@@ -258,7 +258,7 @@ def test_a_link_to_a_folder_that_is_not_there_is_an_error(shards: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a-1.tar", "part-2", "notes.txt"])
 def test_links_in_a_ring_are_named(shards: Path, name: str) -> None:
-    """Nobody knows what they were to be."""
+    """Their target is unknown, so they are errors."""
     (shards / name).unlink(missing_ok=True)
     (shards / name).symlink_to("ring")
     (shards / "ring").symlink_to(name)
@@ -268,7 +268,7 @@ def test_links_in_a_ring_are_named(shards: Path, name: str) -> None:
 
 
 def test_a_pipe_in_the_place_of_a_shard_is_an_error(shards: Path) -> None:
-    """One that nobody may ever write to is not waited for; one that is called like no shard is left alone."""
+    """It is not waited for; a pipe without a shard's suffix is ignored."""
     (shards / "a-1.tar").unlink()
     os.mkfifo(shards / "a-1.tar")
     for urls in ways_to_name(shards):
@@ -281,7 +281,7 @@ def test_a_pipe_in_the_place_of_a_shard_is_an_error(shards: Path) -> None:
 
 
 def test_a_folder_called_like_a_shard_is_not_left_out_of_a_glob(shards: Path) -> None:
-    """Unless what is in it is taken; named by itself it is a folder like any other. The same on other storage."""
+    """It is an error unless the glob matches its content, on every storage."""
     fs = fsspec.filesystem("memory")
     fs.store.clear()
     for name in ("a-1.tar/part.tar", "a-0.tar"):
@@ -300,13 +300,13 @@ def test_a_folder_called_like_a_shard_is_not_left_out_of_a_glob(shards: Path) ->
 
 
 def test_too_large_a_brace_range_is_refused_fast() -> None:
-    """Before millions of names exist."""
+    """It is refused before millions of names exist."""
     with pytest.raises(ConfigError, match="names more than"):
         listed("/data/{0..99999999}.tar")
 
 
 def test_web_urls_list_by_name_with_etags_and_queries(web: Any) -> None:
-    """Signed URLs keep their query to be opened with, and root never reaches into it."""
+    """Signed URLs keep their query; the root never includes it."""
     web.files = {f"/d/{i}.tar": bytes(i + 1) for i in range(12)}
     found = listed(f"{web.url}/d/{{0..11}}.tar?sig=a/b")
     assert found.root == f"{web.url}/d/"
@@ -320,7 +320,7 @@ def test_web_urls_list_by_name_with_etags_and_queries(web: Any) -> None:
 
 @pytest.mark.parametrize("urls", ["a.tar", "d/*.tar", "d/", "d/{0..12}.tar"])
 def test_a_server_that_does_not_answer_is_not_an_empty_match(urls: str) -> None:
-    """Nobody knows what is there: the failure is named, after the agreed tries."""
+    """The failure is named, after the configured attempts."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and not listening
         base = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -344,7 +344,7 @@ def test_a_server_that_does_not_answer_is_not_an_empty_match(urls: str) -> None:
 def test_an_option_that_a_library_does_not_take_is_not_an_empty_match(
     web: Any, options: Any, said: str
 ) -> None:
-    """The file is there, and nobody looked: what is told is the option, at once."""
+    """The error names the option, at once."""
     web.files = {"/d/a.tar": b"a", "/d/": b'<a href="a.tar">a</a>'}
     storage = Storage(options)
     looks = [

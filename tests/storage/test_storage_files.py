@@ -63,7 +63,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_reads_are_exact_everywhere(url: str) -> None:
-    """Ranges, whole files, sizes and open files agree on every kind of storage, after pickling too."""
+    """Ranges, whole files, sizes and open files agree on every storage, after pickling too."""
     storage = pickle.loads(pickle.dumps(Storage()))
     assert storage.size(url) == len(DATA)
     assert storage.read_all(url) == DATA
@@ -83,7 +83,7 @@ def test_reads_are_exact_everywhere(url: str) -> None:
 
 
 def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
-    """Never fewer bytes than asked for."""
+    """A read never returns fewer bytes than requested."""
     with pytest.raises(DataError, match="asked for") as caught:
         Storage().read_range(url, len(DATA) - 5, len(DATA) + 1)
     assert caught.value.shard == url
@@ -96,7 +96,7 @@ def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
 
 
 def test_missing_file_is_an_error_at_once(url: str) -> None:
-    """Nothing is gained by trying again."""
+    """A retry cannot help."""
     storage = Storage(first_wait=60.0)
     for operation in (storage.size, storage.read_all, storage.open):
         with pytest.raises(DataError, match="does not exist") as caught:
@@ -105,7 +105,7 @@ def test_missing_file_is_an_error_at_once(url: str) -> None:
 
 
 def test_a_server_that_fails_is_not_a_missing_file(web: Any) -> None:
-    """As fsspec has it: it would be skipped for bad data, and its user would look for it."""
+    """fsspec reports it as missing, and it would then be skipped as bad data."""
     web.files = {"/a.tar": DATA}
     web.down = 503
     with pytest.raises(DataError, match="503") as caught:
@@ -117,7 +117,7 @@ def test_a_server_that_fails_is_not_a_missing_file(web: Any) -> None:
 
 
 def test_what_the_library_refuses_to_ask_is_not_a_missing_file(web: Any) -> None:
-    """Two passwords at once, one in the URL and one in a header: its own words, without either, and at once."""
+    """Two passwords at once are refused in the library's words, without either."""
     web.files = {"/a.tar": DATA}
     storage = Storage({"headers": {"Authorization": "Bearer SECRETSECRET"}}, first_wait=60.0)
     for ask in (storage.size, storage.read_all, lambda url: find_shards(url, [".tar"], storage)):
@@ -127,14 +127,14 @@ def test_what_the_library_refuses_to_ask_is_not_a_missing_file(web: Any) -> None
 
 
 def test_transient_failures_are_tried_again(unsteady: type[Unsteady]) -> None:
-    """Two failures, then the answer."""
+    """Two failures are followed by the answer."""
     unsteady.failures = [OSError("reset"), TimeoutError("slow")]
     assert Storage(first_wait=0.0).read_range("unsteady://x", 0, 4) == DATA[:4]
     assert unsteady.calls == 3
 
 
 def test_lasting_failures_end_in_an_error_without_credentials(unsteady: type[Unsteady]) -> None:
-    """After the agreed number of tries, the cause told and the secrets not."""
+    """After the configured attempts, the error has the cause and no secret."""
     unsteady.failures = [
         OSError("GET https://u:hunter2@h/x?sig=hunter2 with SECRETSECRET") for _ in range(9)
     ]
@@ -150,7 +150,7 @@ def test_lasting_failures_end_in_an_error_without_credentials(unsteady: type[Uns
 
 
 def test_refused_access_is_a_config_error_at_once(unsteady: type[Unsteady]) -> None:
-    """Permissions are the user's to mend."""
+    """Only the user can change permissions."""
     unsteady.failures = [PermissionError("Forbidden"), OSError()]
     with pytest.raises(ConfigError, match="cannot read unsteady://x: PermissionError: Forbidden"):
         Storage(first_wait=60.0).read_all("unsteady://x")
@@ -160,7 +160,7 @@ def test_refused_access_is_a_config_error_at_once(unsteady: type[Unsteady]) -> N
 def test_options_that_the_library_cannot_work_with_are_config_errors(
     unsteady: type[Unsteady],
 ) -> None:
-    """At once, and not as whatever the library raises."""
+    """They fail at once, whatever the library raises."""
     for error in (ValueError("both SECRETSECRET"), TypeError("no"), NotImplementedError("none")):
         unsteady.failures = [error]
         with pytest.raises(
@@ -171,7 +171,7 @@ def test_options_that_the_library_cannot_work_with_are_config_errors(
 
 
 def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unsteady]) -> None:
-    """Waiting is bounded even where the library would wait for ever."""
+    """The wait is bounded even if the library would wait for ever."""
     unsteady.answer.clear()
     with pytest.raises(DataError, match="no answer within") as caught:
         Storage(first_wait=0.0, deadline=0.1).read_all("unsteady://x")
@@ -182,7 +182,7 @@ def test_a_storage_that_does_not_answer_meets_the_deadline(unsteady: type[Unstea
 def test_a_local_disk_that_does_not_answer_meets_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a network's file system may, whose server is gone: each try's thread is left behind."""
+    """A network filesystem may hang; each try's thread is abandoned."""
     path = tmp_path / "x"
     path.write_bytes(DATA)
     storage, answer = Storage(first_wait=0.0, deadline=0.1), threading.Event()
@@ -201,7 +201,7 @@ def test_a_local_disk_that_does_not_answer_meets_the_deadline(
 
 
 def test_threads_that_wait_for_storage_serve_again_and_end(tmp_path: Path, wait_until: Any) -> None:
-    """One for those that wait at a time, also in a process that was forked, and none once nothing is read."""
+    """There is one thread per waiting read, none once idle; holds after a fork."""
 
     def threads() -> int:
         return sum(thread.name == "rayingest-storage" for thread in threading.enumerate())
@@ -224,7 +224,7 @@ def test_threads_that_wait_for_storage_serve_again_and_end(tmp_path: Path, wait_
     [(os.mkfifo, "a pipe, a socket or a device"), (os.mkdir, "it is a folder")],
 )
 def test_what_is_no_file_is_an_error_at_once(tmp_path: Path, make: Any, words: str) -> None:
-    """Nobody may ever write to a pipe."""
+    """A pipe is not waited for."""
     make(tmp_path / "x")
     storage = Storage(first_wait=60.0)
     for operation in (storage.open, storage.read_all, lambda url: storage.read_range(url, 0, 9)):
@@ -234,7 +234,7 @@ def test_what_is_no_file_is_an_error_at_once(tmp_path: Path, make: Any, words: s
 
 
 def test_web_failures_follow_their_status(web: Any) -> None:
-    """A busy server is asked again, a refusing one is not; the query's values stay hidden."""
+    """A busy server is retried, a refusing one is not; query values stay hidden."""
     web.files["/x"] = DATA
     web.failures = [503, 429]
     assert Storage(first_wait=0.0).read_range(f"{web.url}/x", 0, 4) == DATA[:4]
