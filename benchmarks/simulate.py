@@ -28,7 +28,8 @@ from benchmarks.plan_scale import made_up
 from benchmarks.rows import append_row, positive, row_file
 from rayingest.execute.cluster.reader import THREADS
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.dispatch.dispatch import Dispatch, Limits
+from rayingest.plan.dispatch.dispatch import Dispatch
+from rayingest.plan.dispatch.limits import Limits
 from rayingest.plan.dispatch.stragglers import Stragglers
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
@@ -95,7 +96,7 @@ class Simulation:
         manifest = planner.manifest
         limits = Limits(
             max_bytes=world.max_bytes,
-            ahead=max(16, 4096 // world.rows, planner.order.window_steps // 2),
+            read_ahead=max(16, 4096 // world.rows, planner.order.window_steps // 2),
         )
         self.dispatch = Dispatch(manifest.nbytes, limits, world.row_bytes)
         self.planning = self.dispatching = 0.0
@@ -117,7 +118,7 @@ class Simulation:
         while len(waits) < steps:
             if len(self.delivered) > len(waits) and asked <= self.now:
                 waits.append(max(0.0, self.delivered[len(waits)] - asked))
-                self._tell(ev.Taken())
+                self._tell(ev.BatchTaken())
                 asked = self.now + self.world.step_seconds
                 self._later(self.world.step_seconds)
                 continue
@@ -163,7 +164,7 @@ class Simulation:
         planned, begun = self.planning, time.process_time()
         commands = self.dispatch.handle(*events)
         self.dispatching += time.process_time() - begun - (self.planning - planned)
-        self.peak = max(self.peak, self.dispatch.held)
+        self.peak = max(self.peak, self.dispatch.charged_bytes)
         for command in commands:
             self._obey(command)
 
@@ -181,7 +182,7 @@ class Simulation:
                 seconds = slow * world.row_seconds * sum(len(part.rows) for part in parts)
                 done = tuple(ev.PartDone(len(part.rows) * world.row_bytes) for part in parts)
                 self._later(seconds, ev.DecodeDone(task, done, seconds))
-            case ev.GiveUp(nbytes):
+            case ev.ReportFreed(nbytes):
                 self._later(FREE_SECONDS, ev.Freed(nbytes))
             case ev.Deliver():
                 self.delivered.append(self.now)
@@ -197,7 +198,7 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
     simulation = Simulation(world, planner, seed=world_size)
     waits = simulation.run(steps)[int(WARM_UP * steps) :]
     covered = (
-        simulation.dispatch.backlog.walked * world.rows
+        simulation.dispatch.state.queue.horizon * world.rows
     )  # samples of the steps whose blocks were asked for
     blocks_covered = covered / (data.num_samples / data.num_blocks)
     return Figures(
@@ -208,13 +209,13 @@ def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
         steps,
         world.stragglers,
         world.hedging,
-        planner_ms=1e3 * simulation.planning / simulation.dispatch.backlog.walked,
+        planner_ms=1e3 * simulation.planning / simulation.dispatch.state.queue.horizon,
         dispatch_ms=1e3 * simulation.dispatching / steps,
-        reads_per_block=simulation.dispatch.counts["blocks_read"] / max(1.0, blocks_covered),
-        blocks_reread=simulation.dispatch.residency.rereads,
+        reads_per_block=simulation.dispatch.stats()["blocks_read"] / max(1.0, blocks_covered),
+        blocks_reread=simulation.dispatch.stats()["blocks_reread"],
         peak_mib=simulation.peak / 2**20,
         waiting=sum(waits) / (sum(waits) + len(waits) * world.step_seconds),
-        hedges=simulation.dispatch.counts["hedges"],
+        hedges=simulation.dispatch.stats()["hedges"],
     )
 
 

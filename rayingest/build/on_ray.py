@@ -19,7 +19,7 @@ from rayingest.execute.stream import ManifestStream, Stream
 from rayingest.execute.unbounded.stream import UnboundedStream
 from rayingest.monitor.autoscale import Autoscale
 from rayingest.monitor.watch import LoaderWatch
-from rayingest.plan.dispatch.dispatch import Limits
+from rayingest.plan.dispatch.limits import Limits
 from rayingest.trainer.slots import SlotPool
 
 _LEAST_AHEAD_STEPS = 16
@@ -85,10 +85,10 @@ def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) 
         describe_unbounded(stream, max_bytes)
     return Limits(
         max_bytes=max_bytes,
-        ahead=_steps_ahead(stream, ranks.world_size),
-        ready=prefetch + 1,
-        room=max(1, prefetch),
-        room_bytes=min(Limits.room_bytes, max_bytes // _READY_PART),
+        read_ahead=_steps_ahead(stream, ranks.world_size),
+        decode_ahead=prefetch + 1,
+        ready_batches=max(1, prefetch),
+        ready_bytes=min(Limits.ready_bytes, max_bytes // _READY_PART),
         whole_steps=stream.work.pipeline.needs_whole_steps,
         in_order=stream.in_order,
     )

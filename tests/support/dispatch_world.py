@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,9 +19,8 @@ from rayingest.errors import DataError
 from rayingest.execute.cluster.object_refs import NewBlock, Results
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.block_cache import BlockState
-from rayingest.plan.dispatch.chunks import NEVER, Key, Piece, PieceState
-from rayingest.plan.dispatch.dispatch import Dispatch, Limits
-from rayingest.plan.dispatch.failures import WorkerFailure
+from rayingest.plan.dispatch.dispatch import Dispatch
+from rayingest.plan.dispatch.limits import Limits
 
 
 def windowed_steps(
@@ -135,7 +133,7 @@ class World:
                     self.errors[step] = error
                 self.delivered.append((step, sorted(rows)))
                 self.untaken += 1
-            case ev.GiveUp(nbytes):
+            case ev.ReportFreed(nbytes):
                 self.given_up.append(nbytes)
             case ev.Fail():
                 self.failed = command
@@ -146,17 +144,17 @@ class World:
         self.tell(ev.WorkerJoined(f"{role}{self.workers}", role, slots))
 
     def lose_worker(
-        self, name: str | None = None, loss: WorkerFailure = WorkerFailure.FOR_MEMORY
+        self, name: str | None = None, failure: ev.WorkerFailure = ev.WorkerFailure.OUT_OF_MEMORY
     ) -> None:
         """A worker dies, another of its role comes."""
-        name = name or self.rng.choice(sorted(self.dispatch.workforce.workers))
-        role = self.dispatch.workforce.workers[name].role
+        name = name or self.rng.choice(sorted(self.dispatch.state.workers.workers))
+        role = self.dispatch.state.workers.workers[name].role
         for tasks in (self.reading, self.decoding):
             for task in [task for task, command in tasks.items() if command.worker == name]:
                 del tasks[task]
         self.losses += 1
         self.disturbed = True
-        self.tell(ev.WorkerLost(name, loss))
+        self.tell(ev.WorkerLost(name, failure))
         self.join(role)
 
     def lose_blocks(self) -> None:
@@ -188,7 +186,7 @@ class World:
             return
         most = self.rng.randint(0, len(command.blocks)) if self.short else len(command.blocks)
         sizes = self.sizes[list(command.blocks[:most])].tolist()
-        fit = bisect_right([*accumulate(sizes)], command.nbytes)
+        fit = bisect_right([*accumulate(sizes)], command.budget)
         self.results.blocks[task] = {
             number: NewBlock(number, "") for number in command.blocks[:fit]
         }
@@ -201,17 +199,17 @@ class World:
         if fails or task in self.hung:
             self.tell(ev.DecodeFailed(task, OSError("failed")))
             return
-        parts, made, room = [], self.outputs.setdefault(task, {}), command.nbytes
+        parts, made, room = [], self.outputs.setdefault(task, {}), command.budget
         for index, (part, bad) in enumerate(
             zip(command.parts, self.spoiled.pop(task), strict=True)
         ):
             good = np.delete(part.rows, list(bad))
             if room < 0:
-                parts.append(ev.PartDone(0, left=True))
+                parts.append(ev.PartDone(0, left_out=True))
                 continue
             room -= len(good) * self.row_bytes(part.step)
             if room < 0:
-                parts.append(ev.PartDone(len(good) * self.row_bytes(part.step), left=True))
+                parts.append(ev.PartDone(len(good) * self.row_bytes(part.step), left_out=True))
                 continue
             made[index] = ev.Part(part.step, good)
             errors = tuple(
@@ -219,7 +217,7 @@ class World:
                 for place in bad
             )
             parts.append(ev.PartDone(len(good) * self.row_bytes(part.step), bad=errors))
-        self.objects[task] = sum(part.nbytes for part in parts if not part.left)
+        self.objects[task] = sum(part.nbytes for part in parts if not part.left_out)
         self.most = max(self.most, self.there)
         if not made:
             del self.outputs[task]
@@ -232,7 +230,7 @@ class World:
     def take(self) -> None:
         """The consumer takes a batch."""
         self.untaken -= 1
-        self.tell(ev.Taken())
+        self.tell(ev.BatchTaken())
 
     def start(
         self, steps: Iterator[ev.StepWork], replacement: ev.FindReplacement | None = None
@@ -283,78 +281,23 @@ class World:
         raise AssertionError("it goes on for ever")
 
     def check(self) -> None:
-        """Every invariant."""
-        dispatch, residency = self.dispatch, self.dispatch.residency
-        if dispatch.failed:
+        """Assert the invariants of dispatch, and that its books agree with this world."""
+        dispatch, state, ledger = self.dispatch, self.dispatch.state, self.dispatch.state.ledger
+        dispatch.validate()
+        if state.failed:
             return
-        tasks = dispatch.workforce.tasks
-        assert set(tasks) == set(self.reading) | set(self.decoding)
-        for worker in dispatch.workforce.workers.values():
-            assert (
-                worker.busy
-                == sum(t.weight for t in tasks.values() if t.worker is worker)
-                <= worker.slots
-            )
-            assert worker.nbytes == sum(
-                sum(t.charges) for t in tasks.values() if t.worker is worker
-            )
-        resident = {
-            n for n, block in residency.blocks.items() if block.state is BlockState.RESIDENT
-        }
+        assert set(state.workers.tasks) == set(self.reading) | set(self.decoding)
+        blocks = state.cache.blocks.values()
+        resident = {block.number for block in blocks if block.state is BlockState.RESIDENT}
         assert resident == self.store
-        reads = [
-            (n, c)
-            for task in tasks.values()
-            for n, c in zip(task.blocks, task.charges, strict=False)
-        ]
-        assert residency.held == sum(b.nbytes for b in residency.blocks.values()) + sum(
-            c for _, c in reads
-        )
-        pieces = [piece for step in dispatch.backlog._pieces for piece in step]
-        decodes = [
-            (p, c)
-            for task in tasks.values()
-            for p, c in zip(task.pieces, task.charges, strict=False)
-        ]
+        assert ledger.resident == sum(map(int, self.sizes[sorted(self.store)]))
         assert all(self.outputs.values())
-        objects = sum(nbytes for task, nbytes in self.objects.items() if task in self.outputs)
-        assert dispatch.output_bytes == objects + sum(charge for _, charge in decodes)
-        waiting: dict[int, dict[Key, Piece]] = {number: {} for number in residency.blocks}
-        for piece in pieces:
-            if piece.state is PieceState.WAITING:
-                for number in piece.blocks:
-                    waiting[number][piece.key] = piece
-        pins, readers, attempts, charged = (defaultdict[int, int](int) for _ in range(4))
-        for piece, charge in decodes:
-            attempts[id(piece)] += 1
-            charged[id(piece)] += charge
-            for number in piece.blocks:
-                pins[number] += 1
-        for number, _ in reads:
-            readers[number] += 1
-        for number, block in residency.blocks.items():
-            assert block.uses == waiting[number]
-            assert block.next_use == min(waiting[number], default=NEVER)
-            assert block.pins == pins[number]
-            assert block.readers == readers[number]
-            assert block.readers or not block.awaited
-            assert (block.nbytes > 0) == (block.state is BlockState.RESIDENT)
-        ready = set(map(id, dispatch.backlog._ready))
-        for piece in pieces:
-            assert not piece.gone
-            assert piece.attempts == attempts[id(piece)]
-            assert piece.charged == charged[id(piece)]
-            assert piece.attempts or piece.state is not PieceState.DECODING
-            assert (piece.nbytes > 0) <= (piece.state is PieceState.DONE)
-            if piece.state is PieceState.WAITING:
-                assert piece.missing == len(set(piece.blocks) - resident)
-                assert piece.missing or id(piece) in ready
-        assert dispatch.lingering == sum(self.given_up)
-        held = dispatch.held
-        assert sum(int(self.sizes[number]) for number in self.store) <= residency.held
-        self.peak = max(self.peak, held)
-        if not self.disturbed:  # else two copies of what nothing is known of yet may both come
-            assert held <= dispatch.limits.max_bytes, f"{held} bytes of {dispatch.limits.max_bytes}"
+        assert ledger.outputs == sum(self.objects[task] for task in self.outputs)
+        assert ledger.released == sum(self.given_up)
+        self.peak = max(self.peak, ledger.total)
+        if not self.disturbed:  # else two copies of a block whose size is unknown may both arrive
+            most = dispatch.limits.max_bytes
+            assert ledger.total <= most, f"{ledger.total} bytes of {most}"
 
 
 def world(

@@ -108,7 +108,7 @@ class Decoder:
         else:
             sizes = [_nbytes(columns) for columns in joined]
             fit = bisect_right([*itertools.accumulate(sizes)], room)
-            done = [PartDone(size, left=place >= fit) for place, size in enumerate(sizes)]
+            done = [PartDone(size, left_out=place >= fit) for place, size in enumerate(sizes)]
             results = joined.first(fit)
         return DecodeResult(tuple(done), time.perf_counter() - begun), results
 
@@ -121,8 +121,8 @@ def _decode_each(
     done: list[PartDone] = []
     results: list[Any] = []
     for rows, is_whole in zip(parts, whole, strict=True):
-        if done and done[-1].left:
-            done.append(PartDone(0, left=True))
+        if done and done[-1].left_out:
+            done.append(PartDone(0, left_out=True))
             continue
         result: Columns | list[dict[str, Any]] | None
         try:
@@ -134,11 +134,11 @@ def _decode_each(
                 result = list(samples) if wait else pipeline.finish(samples, rows.layout)
                 check_serializable(result, rows, bad, blocks)
             room -= (size := _nbytes(result))
-            done.append(PartDone(size, bad=tuple(bad.items()), left=room < 0))
+            done.append(PartDone(size, bad=tuple(bad.items()), left_out=room < 0))
         except IngestError as error:
             result = None  # it may be the value that cannot be sent
             done.append(PartDone(0, error))
-        if not done[-1].left:
+        if not done[-1].left_out:
             results.append(result)
     return done, results
 

@@ -27,7 +27,7 @@ from rayingest.execute.cluster.status import describe_wait
 from rayingest.execute.cluster.timings import Timings
 from rayingest.execute.stream import Stream
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.dispatch.failures import WorkerFailure
+from rayingest.plan.dispatch.events import WorkerFailure
 from rayingest.plan.dispatch.stragglers import Stragglers
 from rayingest.plan.figures.metrics import Span, no_span
 from rayingest.plan.order.step_samples import StepSamples
@@ -111,15 +111,15 @@ class Executor:
         """
         events: list[ev.Event] = []
         copied = self._block_refs.sent_to(handle.name)
-        with_node = failure is WorkerFailure.WITH_NODE
-        self._workers_lost += failure is not WorkerFailure.DISMISSED
+        with_node = failure is WorkerFailure.NODE_LOST
+        self._workers_lost += failure is not WorkerFailure.REMOVED
         self.registration.remove(handle, with_node)
         if self._handles.pop(handle.name, None) is not None:
             for task in [task for task, call in self._calls.items() if call.handle is handle]:
                 self._end(task, done=False)
             self._block_refs.remove_decoder(handle.name)
-            if failure is WorkerFailure.BY_ITSELF and handle in self._timed_out:
-                failure = WorkerFailure.TOO_LATE
+            if failure is WorkerFailure.CRASHED and handle in self._timed_out:
+                failure = WorkerFailure.TIMED_OUT
             events.append(ev.WorkerLost(handle.name, failure))
             self._timed_out.discard(handle)
         if with_node and handle.node != self._node:
@@ -168,7 +168,7 @@ class Executor:
             self._results.outputs[task] = outputs
         assert isinstance(call.command, ev.Decode)
         done = zip(call.command.parts, call.result.parts, strict=True)
-        samples = sum(len(part.rows) for part, result in done if not result.left)
+        samples = sum(len(part.rows) for part, result in done if not result.left_out)
         transfer = time.monotonic() - call.decoded_at
         self._timings.add_decode(
             call.handle.node, call.result, samples, call.decoded_at - call.begun, transfer
@@ -225,7 +225,7 @@ class Executor:
         handle = self._handles[command.worker]
         spans, returns = self._stream.spans(command.blocks), 1 + len(command.blocks)
         refs = self._connection.call(
-            handle.actor.read, self._key, spans, command.nbytes, num_returns=returns
+            handle.actor.read, self._key, spans, command.budget, num_returns=returns
         )
         first = None if command.step is None else samples_of(command.step)
         self._begin(command, handle, refs, "read", first)
@@ -237,7 +237,7 @@ class Executor:
         parts = self._stream.task_rows(chosen, np.array(command.blocks))
         whole = tuple(len(rows) == len(samples.block) for samples, rows in chosen)
         message, sent = self._block_refs.message(handle.name, command.blocks)
-        room = command.nbytes // self._copies(handle)
+        room = command.budget // self._copies(handle)
         arguments = (self._key, parts, whole, room, message, *sent)
         refs = self._connection.call(handle.actor.decode, *arguments, num_returns=2)
         self._begin(command, handle, refs, "decode", chosen[0][0], message)

@@ -28,8 +28,9 @@ from rayingest.execute.cluster.walk import Walk
 from rayingest.execute.quarantine import NOTHING_SKIPPED, Quarantine
 from rayingest.execute.stream import Stream
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.dispatch.dispatch import Dispatch, Limits
-from rayingest.plan.dispatch.failures import WorkerFailure
+from rayingest.plan.dispatch.dispatch import Dispatch
+from rayingest.plan.dispatch.events import WorkerFailure
+from rayingest.plan.dispatch.limits import Limits
 from rayingest.plan.figures.metrics import Span, no_span
 from rayingest.plan.order.replacements import Known
 from rayingest.plan.protocols import Batch, BufferPool, array_bytes
@@ -154,7 +155,8 @@ class Feeder:
                 continue
             if generation != self._generation:
                 continue
-            self._post("taken", generation)
+            if self._error is None:  # else the item may be this error: no batch of dispatch
+                self._post("taken", generation)
             if isinstance(item, BaseException):
                 raise item
             if self._quarantine is not None:
@@ -168,16 +170,12 @@ class Feeder:
     def stats(self) -> dict[str, Any]:
         """Return the figures of docs/observing.md that a source has."""
         self._pool.connection.check_process()
-        dispatch = self._dispatch
         return {
             **self._counts,
             **self._executor.stats(),
             **self._stalls.stats(),
-            **dispatch.counts,
+            **self._dispatch.stats(),
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
-            "blocks_reread": dispatch.residency.rereads,
-            "bytes_in_flight": dispatch.held,
-            "released_bytes": dispatch.lingering,
             "max_bytes": self._limits.max_bytes,
             "node_store_bytes": self._pool.store_bytes,
             "batches_ready": self._outbox.qsize(),
@@ -232,7 +230,8 @@ class Feeder:
                 )
                 for command in commands:
                     self._obey(command)
-                self._counts["peak_bytes"] = max(self._counts["peak_bytes"], self._dispatch.held)
+                peak, charged = self._counts["peak_bytes"], self._dispatch.charged_bytes
+                self._counts["peak_bytes"] = max(peak, charged)
                 self._stalls.set_lack(self._lack())
                 self._tick()
         except BaseException as error:
@@ -266,7 +265,7 @@ class Feeder:
             case "start":
                 events = self._restart(*arrival.subject)
             case "taken" if arrival.subject == self._serving:
-                events = [ev.Taken()]
+                events = [ev.BatchTaken()]
             case "started":
                 self._executor.registration.add(arrival.subject)
             case "schema":
@@ -300,7 +299,7 @@ class Feeder:
                 self._executor.decode(command, self._walk.samples)
             case ev.Drop(blocks):
                 self._executor.drop(blocks)
-            case ev.GiveUp(nbytes):
+            case ev.ReportFreed(nbytes):
                 self._executor.give_up(nbytes)
             case ev.Deliver():
                 self._deliver(command)
@@ -308,7 +307,7 @@ class Feeder:
                 self._fail(self._explain(command))
 
     def _lack(self) -> str:
-        lack = self._dispatch.lack()
+        lack = self._dispatch.stall_cause()
         return "transfer" if lack == "decode" and self._executor.only_transfers else lack
 
     def _deliver(self, command: ev.Deliver) -> None:

@@ -37,7 +37,7 @@ from rayingest.execute.cluster.resources import (
 )
 from rayingest.options.checked import checked, whole
 from rayingest.options.types import Seconds
-from rayingest.plan.dispatch.failures import WorkerFailure
+from rayingest.plan.dispatch.events import WorkerFailure
 
 Role = Literal["reader", "decoder"]
 
@@ -186,7 +186,7 @@ class Pool:
                 del self._starting[handle.name]
                 self.connection.kill(handle.actor)
             for handle in running[len(running) - max(0, surplus - len(starting)) :]:
-                self._remove(handle, WorkerFailure.DISMISSED)
+                self._remove(handle, WorkerFailure.REMOVED)
             self._start_missing()
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -241,15 +241,15 @@ class Pool:
             if self._closed or handle.name not in self._running or not self.connection.alive:
                 return
             failure = (
-                WorkerFailure.FOR_MEMORY
+                WorkerFailure.OUT_OF_MEMORY
                 if isinstance(error, OutOfMemoryError)
-                else WorkerFailure.BY_ITSELF
+                else WorkerFailure.CRASHED
             )
             if isinstance(error, ActorUnavailableError) or handle.node not in _nodes_alive():
-                failure = WorkerFailure.WITH_NODE
+                failure = WorkerFailure.NODE_LOST
                 self._cool_down.start(handle.node)
             lost = [handle]
-            if failure is WorkerFailure.WITH_NODE:
+            if failure is WorkerFailure.NODE_LOST:
                 lost = [other for other in self._running.values() if other.node == handle.node]
             for other in lost:
                 self._remove(other, failure)
@@ -364,9 +364,9 @@ class Pool:
             if error is not None:
                 _log.warning("%s did not start: %s", handle.name, error)
                 for subscriber in list(self._subscribers):
-                    subscriber.on_actor_lost(handle, WorkerFailure.BY_ITSELF)
+                    subscriber.on_actor_lost(handle, WorkerFailure.CRASHED)
                 self._forget_reader(handle)
-                if not self._too_many_failures(handle, WorkerFailure.BY_ITSELF):
+                if not self._too_many_failures(handle, WorkerFailure.CRASHED):
                     self._start_missing()
                 return
             handle.info = future.result()

@@ -1,1 +1,1 @@
-"""What to read, decode, evict and deliver next."""
+"""Decide which blocks to read, chunks to decode, blocks to evict and steps to deliver next."""

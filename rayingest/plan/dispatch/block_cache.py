@@ -1,7 +1,8 @@
-"""Which blocks are in the store, who needs each of them next, and what they cost.
+"""Track which blocks are in the store, which chunk needs each of them next, and how large they are.
 
-Owns the bytes charged for blocks and the choice of what to give up: of two blocks, the one needed later (Belady, "A
-study of replacement algorithms", 1966), which can be known here because the future is planned. Decides nothing itself.
+Owns the state of every block, its charges in the ledger, and the order of eviction: the block that
+is needed latest goes first (Belady, "A study of replacement algorithms", 1966), which is optimal
+and can be known here, because the future is planned. Refuses to decide what is read or evicted.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Protocol
 
 import numpy as np
 
-from rayingest.plan.dispatch.chunks import NEVER, Key, Piece
+from rayingest.plan.dispatch.chunks import NEVER, Chunk, Key
+from rayingest.plan.dispatch.ledger import Ledger
 
 _MARGIN = 0.25
-"""Added to what blocks took so far, unless that is what the index said: less where columns are left out, for example,
-more where they were compressed.
+"""Added to the largest correction seen. Where every block took what the index says, none is needed.
+
+Blocks take less than the index says where columns are left out, and more where they are compressed.
 """
 
 
 class BlockState(enum.Enum):
-    """Where a block is."""
+    """Where a block is; README.md draws the changes."""
 
     ABSENT = enum.auto()
     READING = enum.auto()
@@ -34,133 +37,143 @@ class BlockState(enum.Enum):
 
 @dataclass(eq=False)
 class Block:
-    """`uses`: all and only the waiting pieces that need it; `next_use` the first, found by the heap `keys`, in which
-    those that wait no longer are left. `pins`: decodes that hold it.
-
-    `until`: from this step on, steps not yet walked do not need it. `nbytes` is its size while resident, `known` once
-    it was read; `readers` are the reads of it under way, each charged by itself.
-    """
+    """Hold what is known of one block."""
 
     number: int
     state: BlockState = BlockState.ABSENT
+    # Its size while RESIDENT, else 0: what the ledger is charged with for it.
     nbytes: int = 0
-    known: int = 0
-    until: int = 0
-    uses: dict[Key, Piece] = field(default_factory=dict)
+    # Its size when it was last seen; 0: it was never seen.
+    measured_bytes: int = 0
+    # From this step on, steps not taken up yet do not need it.
+    expires: int = 0
+    # All and only the WAITING chunks that need it, by their keys.
+    waiting: dict[Key, Chunk] = field(default_factory=dict)
+    # A heap that has the key of every chunk in `waiting`; others in it are stale.
     keys: list[Key] = field(default_factory=list)
+    # The least key in `waiting`; NEVER where there is none.
     next_use: Key = NEVER
+    # Running decodes that use it: it must not be evicted.
     pins: int = 0
+    # Running reads of it, each charged by itself. While READING there is at least one.
     readers: int = 0
+    # Times that it was read or is being read, but for hedges and reads that left it out.
     reads: int = 0
+    # Reads that failed since it was last RESIDENT.
     tries: int = 0
+    # Why it cannot be read, ever: set if and only if it is BROKEN.
     error: BaseException | None = None
 
     @property
     def awaited(self) -> bool:
-        """Whether a read of it is under way, and it is not there yet."""
+        """Whether it is being read and not in the store yet."""
         return self.state is BlockState.READING
 
 
 class Sizes(Protocol):
-    """Bytes by a block's number."""
+    """Map a block's number to its size in bytes as the index has it."""
 
     def __getitem__(self, number: int) -> int: ...
 
 
-class Residency:
-    """The blocks that the walked part of the plan speaks of."""
+class BlockCache:
+    """Hold the blocks that the steps taken up need, and those that decodes or reads still use."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._ratio, self._largest_ratio = (
-            1.0,
-            0.0,
-        )  # of sizes to the index's figures, expected and seen
+    def __init__(self, sizes: Sizes, ledger: Ledger) -> None:
+        self._sizes, self._ledger = sizes, ledger
+        # Expected size = the index's size times this; see `_observe`.
+        self._correction = 1.0
+        # The largest of (size seen / the index's size).
+        self._largest_ratio = 0.0
+        # Whether any block's size was seen.
         self.measured = False
         self.blocks: dict[int, Block] = {}
-        self.held = 0
+        # The largest size that a block taken up so far took, or was expected to take.
         self.largest = 0
+        # Reads of blocks that had been read before.
         self.rereads = 0
+        # A heap that has every ABSENT block with a waiting chunk, by a key no later than its
+        # `next_use` was when it was pushed; others in it are stale.
         self._wanted: list[tuple[Key, int]] = []
+        # A heap that has every block whose `expires` is beyond the horizon; others are stale.
         self._expiring: list[tuple[int, int]] = []
 
-    def size(self, number: int) -> int:
-        """Bytes that this block takes, or is expected to take at most: the index's figure, corrected by those seen."""
+    def expected_bytes(self, number: int) -> int:
+        """Return the block's size if it was seen, else the corrected size of the index, >= 1."""
         block = self.blocks.get(number)
-        if block is not None and block.known:
-            return block.known
-        return max(1, math.ceil(self._sizes[number] * self._ratio))
+        if block is not None and block.measured_bytes:
+            return block.measured_bytes
+        return max(1, math.ceil(self._sizes[number] * self._correction))
 
-    def most(self) -> int:
-        """Bytes that the largest block is expected to take: of all, or where these are not known, of those so far."""
-        return (
-            self.size(int(self._sizes.argmax()))
-            if isinstance(self._sizes, np.ndarray)
-            else self.largest
-        )
+    def largest_expected_bytes(self) -> int:
+        """Return the expected size of the largest block of the index.
 
-    def need(self, piece: Piece, until: Iterable[int]) -> BaseException | None:
-        """A new piece waits for its blocks; `until` has one entry a block.
-
-        Returns the error of a block that is known to be broken; then the piece does not wait.
+        Where the index has no array of sizes, of the largest block taken up so far.
         """
-        for number, last in zip(piece.blocks, until, strict=True):
+        if isinstance(self._sizes, np.ndarray):
+            return self.expected_bytes(int(self._sizes.argmax()))
+        return self.largest
+
+    def add(self, chunk: Chunk, expires: Iterable[int]) -> BaseException | None:
+        """Make a new chunk wait for its blocks, whose `expires` are given in their order.
+
+        Returns the error of a block that is BROKEN; then the chunk does not wait.
+        """
+        for number, until in zip(chunk.blocks, expires, strict=True):
             block = self.blocks.get(number)
             if block is None:
                 block = self.blocks[number] = Block(number)
-                self.largest = max(self.largest, self.size(number))
-            if last > block.until:
-                block.until = last
-                heapq.heappush(self._expiring, (last, number))
-        return self.wait(piece)
+                self.largest = max(self.largest, self.expected_bytes(number))
+            if until > block.expires:
+                block.expires = until
+                heapq.heappush(self._expiring, (until, number))
+        return self.wait(chunk)
 
-    def wait(self, piece: Piece) -> BaseException | None:
-        """The piece is waiting (again): its blocks are in use by it.
+    def wait(self, chunk: Chunk) -> BaseException | None:
+        """Make a chunk wait for its blocks, all of which are known.
 
-        Returns the error of a block that is known to be broken; then the piece does not wait.
+        Returns the error of a block that is BROKEN; then the chunk does not wait.
         """
-        blocks = [self.blocks[number] for number in piece.blocks]
+        blocks = [self.blocks[number] for number in chunk.blocks]
         error = next((block.error for block in blocks if block.error is not None), None)
         if error is not None:
             return error
-        key = piece.key
-        piece.missing = 0
+        chunk.missing = 0
         for block in blocks:
-            block.uses[key] = piece
-            heapq.heappush(block.keys, key)
+            block.waiting[chunk.key] = chunk
+            heapq.heappush(block.keys, chunk.key)
             block.next_use = block.keys[0]
             if block.state is not BlockState.RESIDENT:
-                piece.missing += 1
+                chunk.missing += 1
             if block.state is BlockState.ABSENT:
                 self._want(block)
         return None
 
-    def stop_waiting(self, piece: Piece) -> None:
-        """The piece no longer waits."""
-        for number in piece.blocks:
+    def stop_waiting(self, chunk: Chunk) -> None:
+        """Make a waiting chunk wait no longer."""
+        for number in chunk.blocks:
             block = self.blocks[number]
-            uses, keys = block.uses, block.keys
-            del uses[piece.key]
-            while keys and keys[0] not in uses:
-                heapq.heappop(keys)
-            block.next_use = keys[0] if keys else NEVER
+            del block.waiting[chunk.key]
+            while block.keys and block.keys[0] not in block.waiting:
+                heapq.heappop(block.keys)
+            block.next_use = block.keys[0] if block.keys else NEVER
 
-    def pin(self, piece: Piece) -> None:
-        """A decode of the piece begins, and holds its blocks."""
-        for number in piece.blocks:
+    def pin(self, chunk: Chunk) -> None:
+        """Keep the chunk's blocks for a decode of it that begins."""
+        for number in chunk.blocks:
             self.blocks[number].pins += 1
 
-    def unpin(self, piece: Piece) -> None:
-        """The decode ended."""
-        for number in piece.blocks:
+    def unpin(self, chunk: Chunk) -> None:
+        """Let go of the chunk's blocks after a decode of it."""
+        for number in chunk.blocks:
             self.blocks[number].pins -= 1
 
     def next_wanted(self) -> Block | None:
-        """The absent block that is needed first."""
+        """Return the ABSENT block that a waiting chunk needs first."""
         while self._wanted:
             key, number = self._wanted[0]
             block = self.blocks.get(number)
-            if block is not None and block.state is BlockState.ABSENT and block.uses:
+            if block is not None and block.state is BlockState.ABSENT and block.waiting:
                 if block.next_use == key:
                     return block
                 heapq.heapreplace(self._wanted, (block.next_use, number))
@@ -168,86 +181,78 @@ class Residency:
                 heapq.heappop(self._wanted)
         return None
 
-    def wanted_bytes(self, piece: Piece) -> int:
-        """Bytes of the piece's blocks that nobody reads yet."""
-        return sum(self.size(n) for n in piece.blocks if self.blocks[n].state is BlockState.ABSENT)
+    def absent_bytes(self, chunk: Chunk) -> int:
+        """Return the expected size of the chunk's ABSENT blocks together."""
+        absent = (n for n in chunk.blocks if self.blocks[n].state is BlockState.ABSENT)
+        return sum(map(self.expected_bytes, absent))
 
     def awaited_by(self, number: int) -> Key:
-        """The first piece that waits for a read of this block that is under way; NEVER where there is none."""
+        """Return the key of the first chunk that waits for a read of this block.
+
+        NEVER where no chunk does, or the block is not being read.
+        """
         block = self.blocks.get(number)
         return block.next_use if block is not None and block.awaited else NEVER
 
-    def begin_read(self, block: Block, room: int) -> int:
-        """A read of the block begins; returns what it is charged with, its expected size, or the `room` for it."""
+    def begin_read(self, block: Block) -> int:
+        """Begin a read of an ABSENT block, or a further one; returns what it is charged with."""
         if block.state is BlockState.ABSENT:
             self.rereads += block.reads > 0
             block.reads += 1
         block.state = BlockState.READING
         block.readers += 1
-        charge = min(self.size(block.number), room)
-        self.held += charge
+        charge = self._ledger.cap(self.expected_bytes(block.number))
+        self._ledger.begin_read(charge)
         return charge
 
     def end_read(self, number: int, charge: int) -> Block | None:
-        """A read of the block ended, however; returns the block where it is still awaited."""
-        self.held -= charge
+        """End a read of a block, however it ended; returns the block if it is still READING."""
+        self._ledger.end_read(charge)
         block = self.blocks.get(number)
         if block is None:
             return None
         block.readers -= 1
-        return block if block.state is BlockState.READING else None
+        return block if block.awaited else None
 
-    def arrive(self, block: Block, nbytes: int) -> list[Piece]:
-        """A block is in the store; returns the pieces that now lack nothing."""
-        self.held += nbytes
+    def arrive(self, block: Block, nbytes: int) -> list[Chunk]:
+        """Make a block RESIDENT; returns the chunks that miss no block now."""
+        self._ledger.add_block(nbytes)
         block.state, block.nbytes, block.tries = BlockState.RESIDENT, nbytes, 0
-        self._see(block, nbytes)
-        for piece in block.uses.values():
-            piece.missing -= 1
-        return [piece for piece in block.uses.values() if not piece.missing]
+        self._observe(block, nbytes)
+        for chunk in block.waiting.values():
+            chunk.missing -= 1
+        return [chunk for chunk in block.waiting.values() if not chunk.missing]
 
-    def break_off(self, block: Block, error: BaseException) -> list[Piece]:
-        """A block cannot be read, ever; returns the pieces that waited for it and no longer wait."""
-        self.vanish(block)
+    def break_off(self, block: Block, error: BaseException) -> list[Chunk]:
+        """Make a block BROKEN; returns the chunks that waited for it, which wait no longer."""
+        self.remove(block)
         block.state, block.error = BlockState.BROKEN, error
-        pieces = list(block.uses.values())
-        for piece in pieces:
-            self.stop_waiting(piece)
-        return pieces
+        chunks = list(block.waiting.values())
+        for chunk in chunks:
+            self.stop_waiting(chunk)
+        return chunks
 
-    def vanish(self, block: Block) -> None:
-        """A block is no longer in the store, or its reads came to nothing, or it was given up."""
+    def remove(self, block: Block) -> None:
+        """Make a block ABSENT: it was evicted or lost, or its reads failed."""
         if block.state is BlockState.RESIDENT:
-            for piece in block.uses.values():
-                piece.missing += 1
-        self.held -= block.nbytes
+            for chunk in block.waiting.values():
+                chunk.missing += 1
+        self._ledger.remove_block(block.nbytes)
         block.state, block.nbytes = BlockState.ABSENT, 0
-        if block.uses:
+        if block.waiting:
             self._want(block)
 
-    def _see(self, block: Block, nbytes: int) -> None:
-        block.known = nbytes
-        self._largest_ratio = max(
-            self._largest_ratio, nbytes / max(1, int(self._sizes[block.number]))
-        )
-        expected = self._largest_ratio * (1 + _MARGIN)
-        self._ratio = expected if self._largest_ratio > 1 else min(1.0, expected)
-        if not self.measured:
-            self.largest = math.ceil(self.largest * min(1.0, self._ratio))
-        self.measured = True
-        self.largest = max(self.largest, nbytes)
-
-    def put_off(self, block: Block, nbytes: int = 0) -> None:
-        """A read ended before it came to this block, or had no room for what it takes."""
+    def leave_out(self, block: Block, nbytes: int = 0) -> None:
+        """Take back a read of a READING block that left it out; `nbytes` is its size if known."""
         if nbytes:
-            self._see(block, nbytes)
-        block.reads -= 1
-        self.rereads -= block.reads > 0
-        if not block.readers:
-            self.vanish(block)
+            self._observe(block, nbytes)
+        if not block.readers:  # else a hedge may still bring it
+            block.reads -= 1
+            self.rereads -= block.reads > 0
+            self.remove(block)
 
-    def victims(self, key: Key) -> list[Block]:
-        """Resident blocks that nothing holds and that are needed later than `key`, the latest first."""
+    def evictable(self, key: Key) -> list[Block]:
+        """Return the RESIDENT blocks without pins needed later than `key`, the latest first."""
         free = [
             (block.next_use, block.number)
             for block in self.blocks.values()
@@ -256,38 +261,78 @@ class Residency:
         free.sort(reverse=True)
         return [self.blocks[number] for _, number in free]
 
-    def expired(self, walked: int) -> list[int]:
-        """Blocks that may have become useless because the walk came this far; each is named at least once."""
+    def expired(self, horizon: int) -> list[int]:
+        """Return blocks that no step from `horizon` on needs; each is returned at least once."""
         numbers = []
-        while self._expiring and self._expiring[0][0] <= walked:
+        while self._expiring and self._expiring[0][0] <= horizon:
             number = heapq.heappop(self._expiring)[1]
             if number in self.blocks:
                 numbers.append(number)
         return numbers
 
-    def forget(self, number: int, walked: int) -> int:
-        """Forget the block if nothing will need it any more; returns its bytes if it was in the store until now."""
+    def forget(self, number: int, horizon: int) -> int:
+        """Forget a block that nothing uses and no step from `horizon` on needs.
+
+        Returns the bytes that it has in the store, which are to be released; else 0.
+        """
         block = self.blocks.get(number)
-        if block is None or block.uses or block.pins or block.until > walked or block.readers:
+        if block is None or block.waiting or block.pins or block.readers:
+            return 0
+        if block.expires > horizon:
             return 0
         del self.blocks[number]
-        self.held -= block.nbytes
+        self._ledger.remove_block(block.nbytes)
         return block.nbytes
 
-    def restart(self, until: int) -> None:
-        """No piece waits any more. Blocks in the store or on their way stay until the new walk has come to `until`."""
+    def restart(self, expires: int) -> None:
+        """Forget all waiting chunks. Blocks in the store or being read stay until `expires`.
+
+        That step is one of the new start: a start near the last one finds its blocks again.
+        """
         self._wanted.clear()
-        gone = {BlockState.ABSENT, BlockState.BROKEN}
+        unused = {BlockState.ABSENT, BlockState.BROKEN}
         self.blocks = {
-            n: block
-            for n, block in self.blocks.items()
-            if block.state not in gone or block.pins or block.readers
+            number: block
+            for number, block in self.blocks.items()
+            if block.state not in unused or block.pins or block.readers
         }
-        self._expiring = [(until, number) for number in self.blocks]
+        self._expiring = [(expires, number) for number in self.blocks]
         for block in self.blocks.values():
-            block.uses.clear()
+            block.waiting.clear()
             block.keys.clear()
-            block.next_use, block.until = NEVER, until
+            block.next_use, block.expires = NEVER, expires
+
+    def validate(self, horizon: int) -> None:
+        """Assert what holds of blocks by themselves; `State.validate` adds chunks and tasks."""
+        assert self._ledger.resident == sum(block.nbytes for block in self.blocks.values())
+        wanted = {number for _, number in self._wanted}
+        expiring = set(self._expiring)
+        for number, block in self.blocks.items():
+            assert block.number == number
+            assert block.next_use == min(block.waiting, default=NEVER)
+            assert set(block.waiting) <= set(block.keys)
+            assert min(block.pins, block.readers, block.reads) >= 0
+            assert block.readers or not block.awaited
+            assert (block.nbytes > 0) == (block.state is BlockState.RESIDENT)
+            assert (block.error is not None) == (block.state is BlockState.BROKEN)
+            if block.waiting:
+                assert block.state is not BlockState.BROKEN
+                assert block.state is not BlockState.ABSENT or number in wanted
+            assert block.expires <= horizon or (block.expires, number) in expiring
+
+    def _observe(self, block: Block, nbytes: int) -> None:
+        """Take in a block's size, and correct what is expected of those not seen yet."""
+        block.measured_bytes = nbytes
+        ratio = nbytes / max(1, int(self._sizes[block.number]))
+        self._largest_ratio = max(self._largest_ratio, ratio)
+        expected = self._largest_ratio * (1 + _MARGIN)
+        # Up to the index's size needs no margin: the index may be exact.
+        self._correction = expected if self._largest_ratio > 1 else min(1.0, expected)
+        if not self.measured:
+            # Until now `largest` was the index's figure: it is corrected, but never upwards.
+            self.largest = math.ceil(self.largest * min(1.0, self._correction))
+        self.measured = True
+        self.largest = max(self.largest, nbytes)
 
     def _want(self, block: Block) -> None:
         heapq.heappush(self._wanted, (block.next_use, block.number))

@@ -1,9 +1,9 @@
-"""Dispatch: decides what to read, decode, retry, give up and deliver. A pure state machine: events in, commands out.
+"""Decide what to read, decode, evict, retry and deliver: a state machine, events in, commands out.
 
-No Ray, no clock, no sleep and no randomness: the same events give the same commands. It executes out of order and
-delivers in order. `outcomes` takes in what happened, `eviction` keeps all within the budget; here is what is ordered.
-Pieces wait for their blocks (`residency`), are decoded by workers (`workforce`), and lie ready until all of their step
-are done and the step is due (`backlog`).
+No Ray, no clock, no sleep and no randomness: the same events give the same commands. Dispatch works
+out of order and delivers in order. README.md has the theory of operation, with the four rules that
+comments name. Owns when something is begun or delivered; `handlers` take in what happened,
+`eviction` makes room.
 """
 
 from __future__ import annotations
@@ -13,353 +13,402 @@ from collections.abc import Sequence
 import numpy as np
 
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.dispatch.block_cache import Block, BlockState
-from rayingest.plan.dispatch.chunks import NEVER, Piece, PieceState
+from rayingest.plan.dispatch.block_cache import Block, BlockState, Sizes
+from rayingest.plan.dispatch.chunks import NEVER, Chunk, ChunkState
 from rayingest.plan.dispatch.eviction import Eviction
+from rayingest.plan.dispatch.handlers import EventHandlers
 from rayingest.plan.dispatch.limits import Limits
-from rayingest.plan.dispatch.workers import Worker
+from rayingest.plan.dispatch.state import State
+from rayingest.plan.dispatch.workers import Task, Worker
 
-__all__ = ["Dispatch", "Limits"]
+_STEPS_AT_ONCE = 32
+"""Steps taken up in one call at most, so that no event waits long for an answer."""
+_DECODING_SHARE = 4
+"""Size decode tasks so that all running ones use at most 1/4 of `max_bytes`.
 
-_WALK_AT_ONCE = 32
-_DECODING_PART = 4
-"""Tasks are so long that all that are under way fill no more than one part in so many of the budget: blocks need it."""
+The rest is for blocks.
+"""
 
 
-class Dispatch(Eviction):
-    """One stream's state, and what is to be done in it."""
+class Dispatch:
+    """Decide for one stream.
 
-    def handle(self, *happened: ev.Event) -> list[ev.Command]:
-        """Take in what happened, in order; returns what to do, in order."""
-        for event in happened:
+    `sizes` has every block's size in bytes as the index expects it, `row_bytes` is the expected
+    size of a decoded row; both are corrected by what arrives.
+    """
+
+    def __init__(self, sizes: Sizes, limits: Limits, row_bytes: float = 1.0) -> None:
+        self.limits = limits
+        self.state = State(sizes, limits, row_bytes)
+        self._handlers = EventHandlers(self.state)
+        self._eviction = Eviction(self.state)
+        # For short: these parts of `state` are never exchanged. (A start exchanges the queue.)
+        self._cache, self._ledger = self.state.cache, self.state.ledger
+        self._workers, self._pace = self.state.workers, self.state.pace
+
+    def handle(self, *events: ev.Event) -> list[ev.Command]:
+        """Take in events, in order; returns what to do, in order.
+
+        Raises IllegalEventError for an event that cannot happen. The state is then as before that
+        event, and the next call returns the commands that the events before it caused.
+        """
+        for event in events:
             if isinstance(event, ev.Overdue):
                 self._hedge(event.task)
             else:
-                self.take_in(event)
-        if not self.failed:
-            self._walk()
+                self._handlers.handle(event)
+        if not self.state.failed:
+            self._take_up_steps()
             while self._deliver():
-                self._walk()
-            if not self.pace.measured:
-                self._read()  # beside the first decode, which is then given all room that is left
+                self._take_up_steps()
+            if not self._pace.measured:
+                self._read()  # before the first decode, which then gets all room that is left
             self._decode()
             self._read()
             self._unblock()
-        commands, self._commands = self._commands, []
-        return commands
+        return self.state.take_commands()
 
-    def lack(self) -> str:
-        """What the step due is not done for, one of `metrics.STALLS`; "" where it is done, or nothing is to be done."""
-        undone = [
-            piece for piece in self.backlog.due_pieces() if piece.state is not PieceState.DONE
-        ]
+    def stall_cause(self) -> str:
+        """Return the cause, a key of `metrics.STALLS`, for which the step due is not done.
+
+        "" where it is done, or where no step is left.
+        """
+        state, workers = self.state, self._workers
+        undone = [c for c in state.queue.due_chunks() if c.state is not ChunkState.DONE]
         if not undone:
             return ""
-        if not self.workforce.slots("reader"):
+        if not workers.slots("reader"):
             return "workers"
-        if any(piece.state is PieceState.WAITING and piece.missing for piece in undone):
-            idle = self._reader() is not None and self.residency.next_wanted() is not None
+        if any(chunk.state is ChunkState.WAITING and chunk.missing for chunk in undone):
+            idle = self._next_reader() is not None and self._cache.next_wanted() is not None
             return "room" if idle else "read"
-        if not self.workforce.slots("decoder"):
+        if not workers.slots("decoder"):
             return "workers"
-        ready = self.backlog.next_ready()
-        near = ready is not None and ready.step <= self._begin_by() and self.pace.measured
-        return "room" if near and self.workforce.free("decoder") is not None else "decode"
+        ready = state.queue.next_ready()
+        near = ready is not None and ready.step <= self._begin_until() and self._pace.measured
+        return "room" if near and workers.free("decoder") is not None else "decode"
 
-    def _walk(self) -> None:
-        """Take up the steps that blocks may be fetched for: not many at once, and none before it is of use."""
-        backlog = self.backlog
-        most = min(backlog.walked + _WALK_AT_ONCE, backlog.due + self.limits.ahead)
-        needed = backlog.due + self._decode_ahead()
-        while not backlog.ended and backlog.walked < most:
-            if backlog.walked > needed and self.residency.next_wanted() is not None:
-                break
-            for piece, until in backlog.walk():
-                self._wait(piece, until)
-        if expired := self.residency.expired(backlog.walked):
-            self._drop_useless(expired)
+    @property
+    def charged_bytes(self) -> int:
+        """Bytes charged against `max_bytes`: in the store, or on their way there or back."""
+        return self._ledger.total
 
-    def _has_room(self) -> bool:
-        """Whether one more batch may lie ready for the consumer."""
-        if self.untaken < self.limits.room or not self.pace.measured:
-            return self.untaken < self.limits.room
-        ready_bytes = (self.untaken + 1) * self.pace.output_bytes(self.backlog.longest)
-        return self.untaken < self.limits.most_room and ready_bytes <= self.limits.room_bytes
+    def stats(self) -> dict[str, int]:
+        """Return counters and gauges by their names in `plan.figures.metrics`.
+
+        May be called by any thread while another one calls `handle`.
+        """
+        return {
+            **self.state.counters,
+            "blocks_reread": self._cache.rereads,
+            "bytes_in_flight": self._ledger.total,
+            "released_bytes": self._ledger.released,
+        }
+
+    def validate(self) -> None:
+        """Assert every invariant of the state. For tests and simulations, after any event."""
+        self.state.validate()
+
+    # Steps
+
+    def _take_up_steps(self) -> None:
+        """Take up steps whose blocks may be read: a limited number at once, none too early."""
+        queue = self.state.queue
+        most = min(queue.horizon + _STEPS_AT_ONCE, queue.due + self.limits.read_ahead)
+        needed = queue.due + self._decode_ahead()
+        while not queue.exhausted and queue.horizon < most:
+            if queue.horizon > needed and self._cache.next_wanted() is not None:
+                break  # blocks of the steps so far are still to be read: later steps can wait
+            for chunk, expires in queue.take_up():
+                self.state.wait(chunk, expires)
+        if expired := self._cache.expired(queue.horizon):
+            self.state.drop_useless(expired)
 
     def _deliver(self) -> bool:
-        """Hand over the steps due that are done, as far as there is room; returns whether there were any."""
-        due = self.backlog.due
-        while self._has_room() and (pieces := self.backlog.deliver()) is not None:
-            self._hand_over(pieces)
-        return self.backlog.due > due
+        """Deliver done steps that may lie ready; returns whether there were any."""
+        queue = self.state.queue
+        due = queue.due
+        while self._may_deliver() and (chunks := queue.deliver()) is not None:
+            self._deliver_step(chunks)
+        return queue.due > due
 
-    def _hand_over(self, pieces: list[Piece]) -> None:
-        self.untaken += 1
+    def _may_deliver(self) -> bool:
+        """Return whether one more batch may lie ready for the consumer."""
+        limits, untaken = self.limits, self.state.untaken
+        if untaken < limits.ready_batches or not self._pace.measured:
+            return untaken < limits.ready_batches
+        batch_bytes = self._pace.expected_bytes(self.state.queue.max_step_cost)
+        fits = (untaken + 1) * batch_bytes <= limits.ready_bytes
+        return untaken < limits.max_ready_batches and fits
+
+    def _deliver_step(self, chunks: list[Chunk]) -> None:
+        self.state.untaken += 1
         outputs = tuple(
-            ev.Output(piece.task, piece.index, piece.rows)
-            for piece in pieces
-            if piece.error is None
+            ev.Output(chunk.task, chunk.index, chunk.rows)
+            for chunk in chunks
+            if chunk.error is None
         )
-        for piece in pieces:
-            if piece.task >= 0:
-                self._release(piece)
-        broken = min((piece for piece in pieces if piece.error is not None), default=None)
+        for chunk in chunks:
+            if chunk.task >= 0:
+                self.state.release_output(chunk)
+        broken = min((chunk for chunk in chunks if chunk.error is not None), default=None)
         if broken is None:
-            self._commands.append(ev.Deliver(pieces[0].step, outputs))
+            self.state.order(ev.Deliver(chunks[0].step, outputs))
         else:
-            self._commands.append(
-                ev.Deliver(pieces[0].step, outputs, broken.error, int(broken.rows[0]))
-            )
+            row = int(broken.rows[0])
+            self.state.order(ev.Deliver(chunks[0].step, outputs, broken.error, row))
+
+    # Decodes
 
     def _decode(self) -> None:
-        """Have pieces decoded that lack nothing, the earliest first, as long as a decoder is free."""
-        while (worker := self.workforce.free("decoder")) is not None:
-            if self._measuring():
+        """Begin decodes of ready chunks, the earliest first, while a decoder is free."""
+        while (worker := self._workers.free("decoder")) is not None:
+            if self._is_measuring():
                 return
-            attempts = self._next_decode(worker)
+            attempts = self._next_attempts(worker)
             if not attempts:
                 return
-            self._order_decode(worker, attempts)
+            self._begin_decode(worker, attempts)
 
-    def _measuring(self) -> bool:
-        """Whether the first decode is under way, which shows what a row takes: it may need whatever room there is."""
-        if self.pace.measured:
-            return False
-        pieces = (piece for task in self.workforce.tasks.values() for piece in task.pieces)
-        return any(piece.state is PieceState.DECODING and not piece.gone for piece in pieces)
+    def _is_measuring(self) -> bool:
+        """Return whether the first decode runs, which shows what a row takes.
 
-    def _next_decode(self, worker: Worker) -> list[tuple[Piece, int]]:
-        """The ready pieces that make the worker's next task, and what each is charged with; a suspect waits for an idle
-        worker, to be its only one.
+        It may need all room there is, so nothing else is begun meanwhile.
         """
-        attempts: list[tuple[Piece, int]] = []
-        rows, most = 0.0, self._task_rows()
-        while (piece := self.backlog.next_ready()) is not None:
-            if not (attempts or piece.step <= self._begin_by()):
+        if self._pace.measured:
+            return False
+        chunks = (chunk for task in self._workers.tasks.values() for chunk in task.chunks)
+        return any(c.state is ChunkState.DECODING and not c.obsolete for c in chunks)
+
+    def _next_attempts(self, worker: Worker) -> list[tuple[Chunk, int]]:
+        """Begin attempts at ready chunks for a worker's next task; returns them with their charges.
+
+        A suspect is the only chunk of its task, and waits for a worker that runs nothing else.
+        """
+        queue = self.state.queue
+        attempts: list[tuple[Chunk, int]] = []
+        rows, most = 0.0, self._max_task_rows()
+        while (chunk := queue.next_ready()) is not None:
+            if not (attempts or chunk.step <= self._begin_until()):
                 break
-            if not self._may_decode(piece):
-                if attempts or not self._part_by_block(piece):
+            if not self._may_decode(chunk):
+                if attempts or not self._split_by_block(chunk):
                     break
                 continue
-            if attempts and (rows + piece.size > most or piece.alone or piece.suspect):
+            if attempts and (rows + chunk.cost > most or chunk.alone or chunk.suspect):
                 break
-            if piece.suspect and worker.busy:
+            if chunk.suspect and worker.busy:
                 break
-            attempts.append((piece, self._begin_attempt(piece)))
-            rows += piece.size
-            self.residency.stop_waiting(piece)
-            piece.state = PieceState.DECODING
-            if piece.suspect or piece.alone:
+            attempts.append((chunk, self._begin_attempt(chunk)))
+            rows += chunk.cost
+            self._cache.stop_waiting(chunk)
+            chunk.state = ChunkState.DECODING
+            if chunk.suspect or chunk.alone:
                 break
         return attempts
 
-    def _part_by_block(self, piece: Piece) -> bool:
-        """Have a piece that does not fit beside all of its blocks made block by block; returns whether that is it."""
-        if piece.step != self.backlog.due or len(piece.blocks) == 1 or not self._is_stuck(piece):
-            return False
-        self._part_rows(piece, piece.row_blocks == piece.row_blocks[0])
-        return True
+    def _begin_attempt(self, chunk: Chunk) -> int:
+        return self.state.begin_attempt(chunk, self._eviction.expected_bytes(chunk))
 
-    def _part_rows(self, piece: Piece, now: np.ndarray) -> None:
-        """Have these rows of a waiting piece (bool, one a row) decoded before its others."""
-        self._part(piece, [piece.part(now, piece.deaths), piece.part(~now, piece.deaths)])
+    def _begin_decode(self, worker: Worker, attempts: list[tuple[Chunk, int]]) -> None:
+        """Order a decode of chunks whose attempts have begun."""
+        chunks, charges = zip(*attempts, strict=True)
+        suspect = chunks[0].suspect
+        slots = worker.slots if suspect else 1
+        task = self._workers.begin(worker, charges, chunks=chunks, slots=slots)
+        self.state.counters["decodes"] += 1
+        blocks = tuple(sorted({number for chunk in chunks for number in chunk.blocks}))
+        parts = tuple(ev.Part(chunk.step, chunk.rows) for chunk in chunks)
+        budget = self._budget(charges, self._pace.measured)
+        self.state.order(ev.Decode(task.number, worker.name, parts, blocks, budget, suspect))
 
-    def _begin_attempt(self, piece: Piece) -> int:
-        """A decode of the piece begins: its blocks are held, its output is charged; returns what with: what room there
-        is, where the step due is stuck with it.
+    def _budget(self, charges: Sequence[int], measured: bool) -> int:
+        """Return how many bytes a task may bring: what it is charged with.
+
+        Until sizes are `measured` also all that is free: the charge is a guess, and nothing else is
+        begun meanwhile.
         """
-        charge = min(self._expected(piece), max(0, self.limits.max_bytes - self.held))
-        piece.attempts += 1
-        piece.charged += charge
-        self.decode_bytes += charge
-        self.residency.pin(piece)
-        return charge
+        return sum(charges) + (0 if measured else max(0, -self._ledger.exceeds_by(0)))
 
-    def _order_decode(self, worker: Worker, attempts: list[tuple[Piece, int]]) -> None:
-        pieces, charges = zip(*attempts, strict=True)
-        weight = worker.slots if pieces[0].suspect else 1
-        task = self.workforce.begin(worker, charges, pieces=pieces, weight=weight)
-        self.counts["decodes"] += 1
-        blocks = tuple(sorted({number for piece in pieces for number in piece.blocks}))
-        parts = tuple(ev.Part(piece.step, piece.rows) for piece in pieces)
-        room = self._room(charges, self.pace.measured)
-        self._commands.append(
-            ev.Decode(task.number, worker.name, parts, blocks, room, pieces[0].suspect)
-        )
-
-    def _room(self, charges: Sequence[int], measured: bool) -> int:
-        """Bytes that a task may bring. The first is not held to what was expected: nothing else is begun meanwhile."""
-        return sum(charges) + (0 if measured else max(0, self.limits.max_bytes - self.held))
-
-    def _hedge(self, number: int) -> None:
-        """Have a late task done by another worker too, if that costs nothing else its room."""
-        task = self.workforce.tasks.get(number)
-        if task is None or task.hedged or self.failed:
-            return
-        if task.blocks and (self.limits.in_order or self._measuring()):
-            return
-        worker = self.workforce.free("decoder" if task.pieces else "reader", other_than=task.worker)
-        if worker is None or self.held + sum(task.charges) > self.limits.max_bytes:
-            return
-        if task.pieces:
-            pieces = [
-                p
-                for p in task.pieces
-                if p.state is PieceState.DECODING and not p.gone and not p.suspect
-            ]
-            if not pieces or worker is task.worker:
-                return
-            self._order_decode(worker, [(piece, self._begin_attempt(piece)) for piece in pieces])
-        else:
-            blocks = [
-                block
-                for block in map(self.residency.blocks.get, task.blocks)
-                if block and block.awaited
-            ]
-            if not blocks:
-                return
-            self._order_read(worker, blocks, [self._begin_read(block) for block in blocks])
-        task.hedged = True
-        self.counts["hedges"] += 1
-
-    def _may_decode(self, piece: Piece) -> bool:
-        """Whether it is near enough, and its output has room."""
-        near = self.backlog.due + self._decode_ahead()
-        return piece.step <= near and self._fits_output(piece)
+    def _may_decode(self, chunk: Chunk) -> bool:
+        """Return whether the chunk is near enough, and its output fits."""
+        near = self.state.queue.due + self._decode_ahead()
+        return chunk.step <= near and self._eviction.fits_output(chunk)
 
     def _decode_ahead(self) -> int:
-        """Steps behind the one due that may be decoded: enough to keep all decoders busy."""
-        busy = (
-            (self.workforce.slots("decoder") + 1)
-            * self._task_rows()
-            // max(1, self.backlog.longest)
-        )
-        return max(self.limits.ready, busy)
+        """Return how many steps behind the one due may be decoded: enough for all decoders."""
+        step = max(1, self.state.queue.max_step_cost)
+        busy = (self._workers.slots("decoder") + 1) * self._max_task_rows() // step
+        return max(self.limits.decode_ahead, busy)
 
-    def _begin_by(self) -> int:
-        """The last step that a decode may begin with: behind it there are too few for a whole task. They can wait until
-        there are more, where a decoder that took each as it comes would cost everyone a task's overhead for it.
+    def _begin_until(self) -> int:
+        """Return the last step that a decode task may begin with.
+
+        Behind it are too few steps for a whole task. They wait until there are more: a decoder that
+        took each as it comes would spend a task's overhead on every one.
         """
-        ahead = min(self._decode_ahead(), self.limits.ahead - 1)
-        share = ahead // (self.workforce.slots("decoder") + 1)
-        return (
-            self.backlog.due + ahead - min(share, self._task_rows() // max(1, self.backlog.longest))
-        )
+        queue = self.state.queue
+        ahead = min(self._decode_ahead(), self.limits.read_ahead - 1)
+        share = ahead // (self._workers.slots("decoder") + 1)
+        task_steps = self._max_task_rows() // max(1, queue.max_step_cost)
+        return queue.due + ahead - min(share, task_steps)
 
-    def _task_rows(self) -> int:
-        """Rows of a task of the wanted length; more than a step only as far as all decoders have room for as much."""
-        tasks = self.workforce.slots("decoder") + 1
-        room = self.limits.max_bytes // (_DECODING_PART * tasks * self.pace.output_bytes(1))
-        return min(self.pace.task_rows, max(self.backlog.longest, room, 1))
+    def _max_task_rows(self) -> int:
+        """Return the rows that a decode task has at most.
 
-    def _read(self) -> None:
-        """Have blocks read, those needed first first, giving up such as are needed later."""
-        if self.failed or self._measuring():
-            return
-        while (worker := self._reader()) is not None:
-            blocks: list[Block] = []
-            charges: list[int] = []
-            while (block := self.residency.next_wanted()) is not None and self._joins(
-                block, blocks, sum(charges)
-            ):
-                if not self._make_room(block):
-                    break
-                blocks.append(block)
-                charges.append(self._begin_read(block))
-            if not blocks:
-                break
-            self._order_read(worker, blocks, charges)
-
-    def _reader(self) -> Worker | None:
-        """A reader that is to have another task. How many it has follows from how long they take: blocks are asked for
-        as steps are taken, so what is under way is their rate times the storage's latency (Little, 1961).
+        That is a task of the wanted duration; one of more rows than a step only as far as the
+        decoders' share of `max_bytes` holds as much for each of their slots, and one more.
         """
-        if not self.residency.measured and self._reading():
-            return (
-                None  # the first read shows what a block takes: it may need whatever room there is
-            )
-        if self.limits.in_order:
-            return None if self._reads_what_comes_first() else self.workforce.same_reader()
-        worker = self.workforce.free("reader")
-        if (
-            worker is None
-            or worker.busy < self.limits.few_reads
-            or worker.nbytes < self.limits.reading_bytes
-        ):
-            return worker
-        return None
+        tasks = self._workers.slots("decoder") + 1
+        room = self._ledger.max_bytes // (_DECODING_SHARE * tasks * self._pace.expected_bytes(1))
+        return min(self._pace.task_rows, max(self.state.queue.max_step_cost, room, 1))
 
-    def _reads_what_comes_first(self) -> bool:
-        """Whether a block is being read that is needed before all that nobody reads yet."""
-        wanted = self.residency.next_wanted()
-        reading = (number for task in self.workforce.tasks.values() for number in task.blocks)
-        return wanted is not None and any(
-            self.residency.awaited_by(number) < wanted.next_use for number in reading
-        )
+    # Rule 3: where the step due does not fit with all its blocks, it is decoded part by part.
 
-    def _reading(self) -> bool:
-        """Whether a read is under way that is of use."""
-        reading = (number for task in self.workforce.tasks.values() for number in task.blocks)
-        return any(self.residency.awaited_by(number) != NEVER for number in reading)
+    def _split_by_block(self, chunk: Chunk) -> bool:
+        """Split a chunk of the step due that will never fit by its blocks; returns whether."""
+        if chunk.step != self.state.queue.due or len(chunk.blocks) == 1:
+            return False
+        if not self._eviction.is_stuck(chunk):
+            return False
+        self._split_rows(chunk, chunk.row_blocks == chunk.row_blocks[0])
+        return True
 
-    def _begin_read(self, block: Block) -> int:
-        """A read of the block begins; returns what it is charged with."""
-        return self.residency.begin_read(block, max(0, self.limits.max_bytes - self.held))
-
-    def _joins(self, block: Block, others: list[Block], size: int) -> bool:
-        """Whether a read of `others` may take this block too; what failed before is read alone."""
-        if not others:
-            return True
-        if not self.residency.measured:
-            return False  # the first one shows how large they are
-        fits = size + self.residency.size(block.number) <= self.limits.read_bytes
-        return (
-            fits
-            and len(others) < self.limits.read_blocks
-            and not block.tries
-            and not others[0].tries
-        )
-
-    def _order_read(self, worker: Worker, blocks: list[Block], charges: list[int]) -> None:
-        task = self.workforce.begin(
-            worker, tuple(charges), blocks=tuple(block.number for block in blocks)
-        )
-        self.counts["reads"] += 1
-        first = min(block.next_use for block in blocks)
-        room = self._room(charges, self.residency.measured)
-        step = None if first == NEVER else first[0]
-        self._commands.append(ev.Read(task.number, worker.name, task.blocks, room, step))
+    def _split_rows(self, chunk: Chunk, first: np.ndarray) -> None:
+        """Split a waiting chunk in the rows to decode `first` (bool[rows]) and the others."""
+        parts = [chunk.select(rows, chunk.crashes) for rows in (first, ~first)]
+        self.state.split(chunk, parts)
 
     def _unblock(self) -> None:
-        """Where the step due needs more blocks than fit, decode what is there, give that up, and go on."""
-        if self.failed or self._measuring():
+        """Let the step due go on where it misses a block that no eviction makes room for."""
+        if self.state.failed or self._is_measuring():
             return
-        block = self.residency.next_wanted()
-        if (
-            block is None
-            or block.next_use[0] != self.backlog.due
-            or self._over_budget(block) <= self.lingering
-        ):
+        block = self._cache.next_wanted()
+        if block is None or block.next_use[0] != self.state.queue.due:
             return
-        piece = block.uses[block.next_use]
-        here = [
-            number
-            for number in piece.blocks
-            if self.residency.blocks[number].state is BlockState.RESIDENT
-        ]
+        if self._eviction.over_budget(block) <= self._ledger.released:
+            return  # there is room, or there will be
+        chunk = block.waiting[block.next_use]
+        blocks = self._cache.blocks
+        here = [n for n in chunk.blocks if blocks[n].state is BlockState.RESIDENT]
         if here:
-            self._part_rows(piece, np.isin(piece.row_blocks, here))
+            # Rule 3: decode the rows whose blocks are here; then these blocks can go.
+            self._split_rows(chunk, np.isin(chunk.row_blocks, here))
             self._decode()
-        elif self.workforce.slots("decoder") and not (self.workforce.tasks or self.lingering):
-            self._force(block)
+        elif self._workers.slots("decoder") and not (self._workers.tasks or self._ledger.released):
+            self._force_read(block)
 
-    def _force(self, block: Block) -> None:
-        """Nothing is under way and nothing fits: give up all that is needed later, outputs too, and then read in what
-        room there is, or fail where it is known not to do.
+    def _force_read(self, block: Block) -> None:
+        """Read a block of the step due though nothing runs and it does not fit (rule 4)."""
+        ledger = self._ledger
+        if not self._eviction.gives_up_rest(block.next_use) or ledger.blocks:
+            return  # the store will have bytes back, or a decode will: this is asked again then
+        if block.measured_bytes + ledger.outputs > ledger.max_bytes:
+            self._eviction.fail_for_room(block.number, ledger.outputs)
+        elif (worker := self._workers.free("reader")) is not None:
+            self._begin_read(worker, [block], [self._cache.begin_read(block)])
+
+    # Reads
+
+    def _read(self) -> None:
+        """Begin reads of the blocks that are needed first, evicting blocks needed later."""
+        if self.state.failed or self._is_measuring():
+            return
+        while (worker := self._next_reader()) is not None:
+            blocks: list[Block] = []
+            charges: list[int] = []
+            while (block := self._cache.next_wanted()) is not None:
+                if not self._joins(block, blocks, sum(charges)):
+                    break
+                if not self._eviction.make_room(block):
+                    break
+                blocks.append(block)
+                charges.append(self._cache.begin_read(block))
+            if not blocks:
+                break
+            self._begin_read(worker, blocks, charges)
+
+    def _next_reader(self) -> Worker | None:
+        """Return the reader to begin another read, None where none should.
+
+        How many reads a reader runs follows from how long they take: blocks are wanted as fast as
+        steps are taken, so the reads that run are that rate times the storage's latency (Little's
+        law, 1961).
         """
-        if not self._has_given_up(block.next_use) or self.residency.held:
-            return  # this is asked again once the store has it back, or what is there was decoded
-        if block.known + self.outputs.nbytes > self.limits.max_bytes:
-            self._fail_for_room(block.number, self.outputs.nbytes)
-        elif (worker := self.workforce.free("reader")) is not None:
-            self._order_read(worker, [block], [self._begin_read(block)])
+        if not self._cache.measured and self._is_reading():
+            return None  # the first read shows what a block takes: it may need all room there is
+        if self.limits.in_order:
+            return None if self._reads_earlier_block() else self._workers.same_reader()
+        worker = self._workers.free("reader")
+        if worker is None or worker.busy < self.limits.min_reads:
+            return worker
+        return worker if worker.charge < self.limits.reader_bytes else None
+
+    def _reads_earlier_block(self) -> bool:
+        """Return whether a running read brings a block needed before every one still to be read."""
+        wanted = self._cache.next_wanted()
+        if wanted is None:
+            return False
+        reading = self._workers.reading()
+        return any(self._cache.awaited_by(number) < wanted.next_use for number in reading)
+
+    def _is_reading(self) -> bool:
+        """Return whether a read runs that a chunk waits for."""
+        return any(self._cache.awaited_by(n) != NEVER for n in self._workers.reading())
+
+    def _joins(self, block: Block, others: list[Block], nbytes: int) -> bool:
+        """Return whether a read of `others`, of `nbytes` bytes so far, may take this block too."""
+        if not others:
+            return True
+        if not self._cache.measured:
+            return False  # the first read is of one block, and shows how large blocks are
+        if block.tries or others[0].tries:
+            return False  # a block that failed is read alone, so that it alone is given up
+        nbytes += self._cache.expected_bytes(block.number)
+        return nbytes <= self.limits.read_bytes and len(others) < self.limits.read_blocks
+
+    def _begin_read(self, worker: Worker, blocks: list[Block], charges: list[int]) -> None:
+        """Order a read of blocks whose reads the cache has begun."""
+        numbers = tuple(block.number for block in blocks)
+        task = self._workers.begin(worker, tuple(charges), blocks=numbers)
+        self.state.counters["reads"] += 1
+        first = min(block.next_use for block in blocks)
+        step = None if first == NEVER else first[0]
+        budget = self._budget(charges, self._cache.measured)
+        self.state.order(ev.Read(task.number, worker.name, task.blocks, budget, step))
+
+    # Hedges
+
+    def _hedge(self, number: int) -> None:
+        """Have an overdue task done by another worker too, if there is room without eviction."""
+        task = self._workers.tasks.get(number)
+        if task is None or task.hedged or self.state.failed:
+            return
+        if task.blocks and (self.limits.in_order or self._is_measuring()):
+            return
+        worker = self._workers.free("decoder" if task.chunks else "reader", avoid=task.worker)
+        if worker is None or self._ledger.exceeds_by(sum(task.charges)) > 0:
+            return
+        if self._hedge_decode(task, worker) if task.chunks else self._hedge_read(task, worker):
+            task.hedged = True
+            self.state.counters["hedges"] += 1
+
+    def _hedge_decode(self, task: Task, worker: Worker) -> bool:
+        """Begin a second decode of what is still needed of a task; returns whether it did."""
+        chunks = [
+            chunk
+            for chunk in task.chunks
+            if chunk.state is ChunkState.DECODING and not chunk.obsolete and not chunk.suspect
+        ]
+        if not chunks or worker is task.worker:
+            return False
+        self._begin_decode(worker, [(chunk, self._begin_attempt(chunk)) for chunk in chunks])
+        return True
+
+    def _hedge_read(self, task: Task, worker: Worker) -> bool:
+        """Begin a second read of what is still needed of a task; returns whether it did."""
+        blocks = [b for b in map(self._cache.blocks.get, task.blocks) if b and b.awaited]
+        if not blocks:
+            return False
+        self._begin_read(worker, blocks, [self._cache.begin_read(block) for block in blocks])
+        return True

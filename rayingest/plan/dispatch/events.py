@@ -1,11 +1,12 @@
-"""What dispatch is told and what it orders. Events name facts, commands name deeds; neither knows Ray.
+"""Define what dispatch takes and gives: events name facts, commands name deeds.
 
-Steps are counted from the last `Start`, across epoch ends; blocks are numbered as in the manifest; tasks are numbered
-by dispatch, no number twice.
+Neither knows Ray. Steps are counted from the last `Start`, across the ends of epochs. Blocks have
+the manifest's numbers. Dispatch numbers its tasks, and uses no number twice.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -13,27 +14,53 @@ from typing import Literal
 import numpy as np
 
 from rayingest.errors import DataError
-from rayingest.plan.dispatch.failures import WorkerFailure
 
 FindReplacement = Callable[[int, int, DataError, bool], tuple[int, int] | DataError]
-"""(step, row, error, unreadable): the sample that this row has now is bad, or, where `unreadable`, its block.
+"""Find another sample for a row: (step, row, error, unreadable) -> (block, expires) or error.
 
-Gives the block of the sample that takes its place, and its `until` as in `StepWork`; or the error where none is left.
+`error` is why the row's present sample is bad; `unreadable` says that its whole block is. Returns
+the block of the sample that takes its place and the block's `expires` as in `StepWork`, or the
+error to deliver where no sample is left.
 """
+
+
+class IllegalEventError(ValueError):
+    """An event that cannot happen in dispatch's present state; the state is as before the event."""
+
+
+class WorkerFailure(enum.Enum):
+    """How dispatch lost a worker; the value is the reason in words, for messages."""
+
+    CRASHED = "it exited unexpectedly"
+    TIMED_OUT = "it was killed because a decode took longer than decode_timeout"
+    OUT_OF_MEMORY = "it was killed because its node ran low on memory"
+    NODE_LOST = "its node cannot be reached"
+    REMOVED = "it was removed because fewer decoders are needed"
+
+    @property
+    def blames_task(self) -> bool:
+        """Whether no other cause is known, so that a sample of the task may have ended it."""
+        return self in (WorkerFailure.CRASHED, WorkerFailure.TIMED_OUT)
+
+    @property
+    def counts_as_try(self) -> bool:
+        """Whether its tasks used up a try: otherwise they could be done again for ever."""
+        return self.blames_task or self is WorkerFailure.OUT_OF_MEMORY
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """One step to make: the block that each of its samples is in (int64[n]), and the step at which no step that is yet
-    to come can need that block (int64[n]).
+    """Describe one step to make.
 
-    `size` is what its cost is told in, the samples where nothing is said: packed rows cost alike, however many samples
-    they hold. `deadly`: rows whose samples have ended workers before.
+    `block`: the block of each sample (int64[n]). `expires`: for each of them the step from
+    which on the steps not yet taken up cannot need the block (int64[n]). `cost`: what the step
+    costs to decode, in rows; None: its number of samples. Packed rows cost alike, however many
+    samples they hold. `deadly`: rows whose samples have ended workers before.
     """
 
     block: np.ndarray
-    until: np.ndarray
-    size: int | None = None
+    expires: np.ndarray
+    cost: int | None = None
     deadly: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -42,7 +69,7 @@ class StepWork:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one step (their numbers in the rank's batch, ascending), decoded together."""
+    """Name rows of one step that one task decodes: their places in the rank's batch, ascending."""
 
     step: int
     rows: np.ndarray
@@ -53,13 +80,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Start:
-    """Make these steps, in order; whatever was under way before is of no use any more.
+    """The consumer wants these steps, in order; all steps asked for before are obsolete.
 
-    Bad samples are replaced as `replacement` says; without it, their errors stand in their steps' places.
+    `find_replacement` replaces bad samples; without it the error of a bad sample is delivered in
+    the place of its step.
     """
 
     steps: Iterator[StepWork]
-    replacement: FindReplacement | None = None
+    find_replacement: FindReplacement | None = None
 
 
 @dataclass(frozen=True)
@@ -76,25 +104,26 @@ class WorkerLost:
     """A worker is gone, with all its tasks."""
 
     worker: str
-    loss: WorkerFailure
+    failure: WorkerFailure
 
 
 @dataclass(frozen=True)
 class ReadDone:
-    """A read put its blocks into the store; their sizes, in the order of the command.
+    """A read put blocks into the store; `nbytes` has their sizes, in the order of the command.
 
-    Those that come next were `left`, which take so much: all would go beyond the room that the read was given. They are
-    still to be read, and so are others behind them, where there are no more yet.
+    The blocks behind them were left out. `left_out` has the sizes of the first of these, each of
+    which alone would exceed the read's budget; the sizes of the rest are unknown, or they do not
+    exist yet. Blocks left out are still to be read.
     """
 
     task: int
     nbytes: tuple[int, ...]
-    left: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class ReadFailed:
-    """A read ended without its blocks. `final`: the data is at fault, reading again would not help."""
+    """A read ended without its blocks. `final`: the data is at fault, another try cannot help."""
 
     task: int
     error: BaseException
@@ -103,22 +132,25 @@ class ReadFailed:
 
 @dataclass(frozen=True)
 class PartDone:
-    """One part of a decode: bytes in the store, or the error that stands in its place.
+    """The result of one part of a decode: its bytes in the store, or the error in its place.
 
-    Rows whose samples are `bad` are not in it: their places in the part, ascending, and what is wrong with each. A part
-    that is `left` would go beyond the room that the decode was given, or comes after one that would: it is not there,
-    and `nbytes` is what it takes, 0 where that is not known.
+    `bad`: rows left out because their samples are bad, as (place in the part, error), ascending.
+    `left_out`: the part would exceed the decode's budget, or comes after one that would. It is not
+    in the store; `nbytes` is what it would take, 0 where that is not known.
     """
 
     nbytes: int
     error: BaseException | None = None
     bad: tuple[tuple[int, DataError], ...] = ()
-    left: bool = False
+    left_out: bool = False
 
 
 @dataclass(frozen=True)
 class DecodeDone:
-    """A decode ended; one result a part, in the order of the command. `seconds` of work is for sizing later tasks."""
+    """A decode ended, with one result a part, in the order of the command.
+
+    `seconds` is how long it worked; dispatch sizes later tasks by it.
+    """
 
     task: int
     parts: tuple[PartDone, ...]
@@ -127,7 +159,7 @@ class DecodeDone:
 
 @dataclass(frozen=True)
 class DecodeFailed:
-    """A decode ended without any result, through no fault of its data."""
+    """A decode ended without a result, through no fault of its data."""
 
     task: int
     error: BaseException
@@ -142,21 +174,21 @@ class BlocksLost:
 
 @dataclass(frozen=True)
 class Freed:
-    """The store has so many bytes back that had been given up."""
+    """The store has this many released bytes back."""
 
     nbytes: int
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """A task takes much longer than its like. May be told again and again."""
+    """A task takes much longer than others of its kind. May come any number of times for a task."""
 
     task: int
 
 
 @dataclass(frozen=True)
-class Taken:
-    """The consumer took a batch, so that there is room for another."""
+class BatchTaken:
+    """The consumer took a batch, so another may be delivered."""
 
 
 Event = (
@@ -170,7 +202,7 @@ Event = (
     | BlocksLost
     | Freed
     | Overdue
-    | Taken
+    | BatchTaken
 )
 
 # Commands
@@ -178,56 +210,59 @@ Event = (
 
 @dataclass(frozen=True)
 class Read:
-    """Have a reader put these blocks into the store, as far as they take no more than `nbytes` together. `step`: that
-    needs one of them first, None where none does now.
+    """Have a worker read these blocks into the store, while they take at most `budget` bytes.
+
+    `step` is the first step that needs one of them, None where no step taken up does.
     """
 
     task: int
     worker: str
     blocks: tuple[int, ...]
-    nbytes: int
+    budget: int
     step: int | None = None
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Have a decoder make these parts, which take samples from exactly these blocks, as far as they take no more than
-    `nbytes` together. `suspect`: all of them have ended decoders before.
+    """Have a worker decode these parts, while their outputs take at most `budget` bytes.
+
+    `blocks` are exactly those that the parts' samples are in. `suspect`: every part of the task has
+    ended a decoder before.
     """
 
     task: int
     worker: str
     parts: tuple[Part, ...]
     blocks: tuple[int, ...]
-    nbytes: int
+    budget: int
     suspect: bool = False
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Give up these blocks."""
+    """Release these blocks."""
 
     blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class GiveUp:
-    """So many bytes are given up by the other commands; the store frees them in its own time: tell when it has."""
-
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Discard:
-    """What a task brought of these (blocks of a read, numbers of parts of a decode) is not needed any more."""
+    """Release items that a task brought: blocks of a read, or numbers of parts of a decode."""
 
     task: int
     items: tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class ReportFreed:
+    """Send `Freed` once the store has back this many bytes that other commands release."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Output:
-    """Where some rows of a step are: part `index` of a decode task."""
+    """Name where some rows of a step are: in part `index` of a decode task."""
 
     task: int
     index: int
@@ -236,7 +271,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Hand this step to the consumer and give up the outputs; or raise the error, of this row, in its place."""
+    """Give this step to the consumer and release its outputs; or raise `error`, of `row`."""
 
     step: int
     outputs: tuple[Output, ...]
@@ -246,8 +281,10 @@ class Deliver:
 
 @dataclass(frozen=True)
 class Fail:
-    """Give up: this cannot go on. `blocks` say where, `error` is the last cause, if there is one; `row`, with its step
-    first, is the one at fault where that is known.
+    """End the stream: it cannot go on, because of `reason`.
+
+    `blocks` are those concerned, `error` is the last cause where there is one, `row` (step, row)
+    the row at fault where it is known.
     """
 
     reason: str
@@ -256,4 +293,4 @@ class Fail:
     row: tuple[int, int] | None = None
 
 
-Command = Read | Decode | Drop | GiveUp | Discard | Deliver | Fail
+Command = Read | Decode | Drop | Discard | ReportFreed | Deliver | Fail

@@ -1,9 +1,7 @@
-"""Eviction: what fits the budget now, and what is given up to make room. Between what happened (`outcomes`) and orders.
+"""Decide what fits `max_bytes` now, and what is evicted to make room.
 
-Blocks, whether being read or in the store, and outputs, whether being decoded or ready, are charged against
-`max_bytes`. Room for one whole step is kept for the step that is due, and outputs of later steps leave room for one
-block beside it. So whatever is in flight, the step that is due can always go on, block by block if need be, and with
-it everything else: that is why nothing here can wait for itself.
+Owns the arithmetic of rules 1, 2 and 4 (README.md): why the step due can always go on, whatever
+runs, and so dispatch never waits for itself. Refuses to begin anything.
 """
 
 from __future__ import annotations
@@ -12,122 +10,143 @@ import math
 
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.block_cache import Block
-from rayingest.plan.dispatch.chunks import FIRST, Key, Piece
-from rayingest.plan.dispatch.outcomes import Outcomes
+from rayingest.plan.dispatch.chunks import FIRST, Chunk, Key
+from rayingest.plan.dispatch.state import State
 
-_ADVISED = 1.125
-"""Too small a budget is said together with so many times what would do for blocks and rows as large as seen so far."""
+_HEADROOM = 1.125
+"""An error about too small a `max_bytes` advises this many times what the largest block and batch
+seen or expected so far take: later ones may be larger.
+"""
 
 
-class Eviction(Outcomes):
-    """One stream's state, and its room."""
+class Eviction:
+    """Make room in one stream's state."""
 
-    def _expected(self, piece: Piece) -> int:
-        """Bytes that the piece's output is expected to take in the store."""
-        return piece.known or self.pace.output_bytes(piece.size)
+    def __init__(self, state: State) -> None:
+        self._state = state
 
-    def _fits_output(self, piece: Piece) -> bool:
-        """Whether a decode of the piece has room for its output; what is needed later is given up for the step due.
+    def expected_bytes(self, chunk: Chunk) -> int:
+        """Return how many bytes the chunk's output is expected to take."""
+        return chunk.measured_bytes or self._state.pace.expected_bytes(chunk.cost)
 
-        One that it is stuck with is tried in what room there is: rows may be smaller than the largest.
+    def fits_output(self, chunk: Chunk) -> bool:
+        """Return whether the chunk may be decoded now; makes room for the step due.
+
+        May evict, and fails the stream where even an otherwise empty store is too small.
         """
-        size = self._expected(piece)
-        if piece.step == self.backlog.due:
-            if self._free(self.held + size - self.limits.max_bytes, piece.key):
-                return True
-            if not self._is_stuck(piece):
-                return False
-            if self.held + size <= self.limits.max_bytes:
-                return True
-            if piece.known and len(piece.blocks) == 1:
-                self._fail_for_room(piece.blocks[0], self.outputs.nbytes + piece.known)
-            return not piece.known and len(piece.blocks) == 1
-        later, kept = self._outputs()
-        later += size + self.lingering
-        return (
-            later + kept + max(self.residency.held, self.residency.largest) <= self.limits.max_bytes
-        )
+        if chunk.step == self._state.queue.due:
+            return self._fits_due_output(chunk)
+        # Rule 1: outputs of later steps leave room for all blocks, or one where there is none, and
+        # for the output of one whole step.
+        ledger = self._state.ledger
+        later, reserved = self._outputs()
+        later += self.expected_bytes(chunk) + ledger.released
+        blocks = max(ledger.blocks, self._state.cache.largest)
+        return later + reserved + blocks <= ledger.max_bytes
 
-    def _is_stuck(self, piece: Piece) -> bool:
-        """Whether there will not be more room for this piece of the step due."""
-        return self._has_given_up(FIRST, besides=piece.blocks)
+    def _fits_due_output(self, chunk: Chunk) -> bool:
+        ledger = self._state.ledger
+        nbytes = self.expected_bytes(chunk)
+        # Rule 2: the output of the step due may displace any block needed later.
+        if self._free(ledger.exceeds_by(nbytes), chunk.key):
+            return True
+        if not self.is_stuck(chunk):
+            return False
+        if ledger.exceeds_by(nbytes) <= 0:
+            return True
+        # Rule 3 splits a chunk of several blocks. Rule 4 tries one of a single block in the room
+        # there is, as its rows may be smaller than the largest; it fails if they are known to be
+        # too large.
+        if len(chunk.blocks) > 1:
+            return False
+        if chunk.measured_bytes:
+            self.fail_for_room(chunk.blocks[0], ledger.outputs + chunk.measured_bytes)
+        return not chunk.measured_bytes
 
-    def _has_given_up(self, key: Key, besides: tuple[int, ...] = ()) -> bool:
-        """Whether nothing is under way, and the store has back all that is not needed before `key`: other blocks than
-        these, and outputs of later steps, and such as others of no use are kept with.
+    def is_stuck(self, chunk: Chunk) -> bool:
+        """Return whether a chunk of the step due will never have more room than now (rule 4)."""
+        return self.gives_up_rest(FIRST, besides=chunk.blocks)
+
+    def gives_up_rest(self, key: Key, besides: tuple[int, ...] = ()) -> bool:
+        """Evict all that is not needed before `key`; returns whether that is done (rule 4).
+
+        That are blocks other than `besides`, outputs of later steps, and outputs that share an
+        object with a part that nothing needs. Returns False without evicting while a task runs or
+        bytes are released: these may make the room.
         """
-        if self.workforce.tasks or self.decode_bytes or self.lingering:
-            return False  # that may make the room
-        victims = self.residency.victims(key)
-        self._evict(
-            {block.number: block.nbytes for block in victims if block.number not in besides}
+        state = self._state
+        if state.workers.tasks or state.ledger.decoding or state.ledger.released:
+            return False
+        blocks = state.cache.evictable(key)
+        state.evict({b.number: b.nbytes for b in blocks if b.number not in besides})
+        for chunk in state.queue.with_output():
+            if chunk.step != state.queue.due or not state.ledger.is_whole(chunk.task):
+                state.redo(chunk)
+        return not state.ledger.released
+
+    def fail_for_room(self, number: int, output_bytes: int) -> None:
+        """Fail the stream: `max_bytes` cannot hold this block beside outputs of this size."""
+        state = self._state
+        block_bytes = state.cache.expected_bytes(number)
+        batch_bytes = max(output_bytes, state.pace.expected_bytes(state.queue.max_step_cost))
+        enough = math.ceil(_HEADROOM * (state.cache.largest_expected_bytes() + batch_bytes))
+        reason = (
+            f"max_bytes={state.ledger.max_bytes} is too small for one block of {block_bytes} bytes "
+            f"and one batch of {batch_bytes} bytes; set max_bytes to {enough} or more"
         )
-        for piece in self.backlog.done():
-            if piece.step != self.backlog.due or not self.outputs.is_whole(piece.task):
-                self._redo(piece)
-        return not self.lingering
+        state.fail(ev.Fail(reason, (number,)))
 
-    def _fail_for_room(self, block: int, chunk: int) -> None:
-        """The budget is too small for this block and outputs of so many bytes."""
-        size = self.residency.size(block)
-        chunk = max(chunk, self.pace.output_bytes(self.backlog.longest))
-        reason = f"max_bytes={self.limits.max_bytes} can't hold one block of {size} bytes and one batch of {chunk}"
-        enough = math.ceil(_ADVISED * (self.residency.most() + chunk))
-        self._fail(ev.Fail(f"{reason}; give it {enough} or more", (block,)))
+    def over_budget(self, block: Block) -> int:
+        """Return by how many bytes a read of the block would exceed `max_bytes`; <= 0: it fits.
 
-    def _redo(self, piece: Piece) -> None:
-        """Give up a piece's output; it is made again later."""
-        self._commands.append(ev.Discard(piece.task, (piece.index,)))
-        self._release(piece)
-        piece.alone = True
-        self._wait(piece, [piece.step + 1] * len(piece.blocks))
+        The room for the output of one whole step, the one due, stays reserved (rule 1).
+        """
+        ledger = self._state.ledger
+        later, reserved = self._outputs()
+        blocks = ledger.blocks + ledger.released + self._state.cache.expected_bytes(block.number)
+        return blocks + later + reserved - ledger.max_bytes
+
+    def make_room(self, block: Block) -> bool:
+        """Return whether the block may be read now; evicts blocks needed later if that suffices.
+
+        Evicts at once for all that the same chunk misses: the store takes its time to free bytes.
+        """
+        need = self.over_budget(block)
+        if need <= 0:
+            return True
+        cache = self._state.cache
+        chunk = block.waiting[block.next_use]
+        beyond = cache.absent_bytes(chunk) - cache.expected_bytes(block.number)
+        # Rule 2: a block may displace any block needed later.
+        return self._free(need, block.next_use, beyond)
 
     def _outputs(self) -> tuple[int, int]:
-        """Bytes of outputs of steps that are not due, and bytes kept for the step due, whatever it has used of them."""
-        due = self.backlog.due_output_bytes()
-        return self.output_bytes - due, max(due, self.pace.output_bytes(self.backlog.longest))
+        """Return the bytes of outputs of later steps, and the bytes reserved for the step due.
 
-    def _over_budget(self, block: Block) -> int:
-        """Bytes by which reading this block now would exceed the budget, the due step's room kept."""
-        later, kept = self._outputs()
-        held = self.residency.held + self.lingering + self.residency.size(block.number)
-        return held + later + kept - self.limits.max_bytes
-
-    def _make_room(self, block: Block) -> bool:
-        """Whether the block may be read now; gives up blocks that are needed later where that makes the room.
-
-        At once for all that the same piece lacks, as the store takes its time to have anything back.
+        The reserve is a whole step's output, whatever the step due takes of it already.
         """
-        need = self._over_budget(block)
-        if need <= 0:
-            return True
-        lacking = self.residency.wanted_bytes(block.uses[block.next_use]) - self.residency.size(
-            block.number
-        )
-        return self._free(need, block.next_use, lacking)
+        state = self._state
+        due = state.queue.due_bytes()
+        reserved = max(due, state.pace.expected_bytes(state.queue.max_step_cost))
+        return state.ledger.decoded - due, reserved
 
     def _free(self, need: int, key: Key, beyond: int = 0) -> bool:
-        """Whether so many bytes are free now; if not, blocks needed later than `key` are given up for them.
+        """Return whether `need` bytes are free now; else evict blocks needed later than `key`.
 
-        They are free once the store has them back. Nothing is given up unless it makes up the need; where it does, as
-        far as there are such blocks, `beyond` that.
+        Evicts nothing unless the blocks, and the bytes released before, make up the need. If they
+        do, evicts up to `beyond` bytes more. Evicted bytes are free when the store has them back.
         """
         if need <= 0:
             return True
-        missing = need - self.lingering
+        state = self._state
+        missing = need - state.ledger.released
         chosen: dict[int, int] = {}
-        victims = iter(self.residency.victims(key) if missing + beyond > 0 else [])
-        while missing + beyond > 0 and (victim := next(victims, None)) is not None:
-            chosen[victim.number] = victim.nbytes
-            missing -= victim.nbytes
+        blocks = iter(state.cache.evictable(key) if missing + beyond > 0 else [])
+        while missing + beyond > 0 and (block := next(blocks, None)) is not None:
+            chosen[block.number] = block.nbytes
+            missing -= block.nbytes
         if missing > 0 or not chosen:
             return False
-        before = self.held
-        self._evict(chosen)
-        return before - self.held >= need
-
-    def _evict(self, sizes: dict[int, int]) -> None:
-        for number in sizes:
-            self.residency.vanish(self.residency.blocks[number])
-        self.counts["blocks_dropped"] += len(sizes)
-        self._drop(sizes)
+        before = state.ledger.total
+        state.evict(chosen)
+        return before - state.ledger.total >= need

@@ -1,7 +1,7 @@
-"""The backlog: the steps between the one due and the last one looked at, cut into pieces, and what their outputs cost.
+"""Hold the steps between the one due and the last one taken up, cut into chunks.
 
-Owns the cutting of steps to the pace of decoding, the pieces that lack nothing, and the order of delivery. Knows
-nothing of where blocks are; pieces tell.
+Owns how steps are cut by the pace of decoding, which chunks are ready, and the order of delivery.
+Knows nothing of where blocks are: `Chunk.missing` says whether a chunk is ready.
 """
 
 from __future__ import annotations
@@ -12,138 +12,175 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rayingest.plan.dispatch.chunks import DEATHS_TO_BLAME, Piece, PieceState
+from rayingest.plan.dispatch.chunks import CRASHES_TO_BLAME, Chunk, ChunkState
 from rayingest.plan.dispatch.events import StepWork
 
-_MOST_TASK_ROWS = 1 << 16
+_MAX_TASK_ROWS = 1 << 16
+_ALL_STEPS = 1 << 61
+"""The queue's horizon once it has taken up the last step: later than every `expires`."""
 
 
 class Pace:
-    """What a row costs to decode, in seconds and in bytes of output, as seen so far."""
+    """Estimate what a row costs to decode, in seconds and in bytes of output."""
 
     def __init__(self, row_bytes: float, task_seconds: float, first_task_rows: int) -> None:
+        # Whether an output was seen; until then `_row_bytes` is a guess.
         self.measured = False
-        self._row_bytes, self._row_seconds = row_bytes, 0.0
+        # The largest mean of a part seen so far: the next outputs must not exceed what is charged.
+        self._row_bytes = row_bytes
+        # A moving mean over tasks; 0.0 before the first.
+        self._row_seconds = 0.0
         self._task_seconds, self._first_task_rows = task_seconds, first_task_rows
 
-    def see_output(self, rows: float, nbytes: int) -> None:
-        """A part's output; the largest row so far is what is expected from now on."""
+    def observe_output(self, rows: float, nbytes: int) -> None:
+        """Take in the size of a part's output."""
         self._row_bytes = max(self._row_bytes, nbytes / rows) if self.measured else nbytes / rows
         self.measured = True
 
-    def see_task(self, rows: float, seconds: float) -> None:
-        """A whole task's time."""
+    def observe_task(self, rows: float, seconds: float) -> None:
+        """Take in the time of a whole task."""
         pace = seconds / rows
         self._row_seconds = pace if not self._row_seconds else 0.8 * self._row_seconds + 0.2 * pace
 
-    def output_bytes(self, rows: float) -> int:
-        """Bytes that decoding so many rows is expected to take in the store."""
+    def expected_bytes(self, rows: float) -> int:
+        """Return how many bytes the output of this many rows is expected to take, at least 1."""
         return max(1, int(np.ceil(rows * self._row_bytes)))
 
     @property
     def task_rows(self) -> int:
-        """Rows that make a task of the wanted length."""
+        """Rows that a task of the wanted duration has, at least 1."""
         if not self._row_seconds:
             return self._first_task_rows
-        return max(1, min(_MOST_TASK_ROWS, int(self._task_seconds / max(self._row_seconds, 1e-7))))
+        return max(1, min(_MAX_TASK_ROWS, int(self._task_seconds / max(self._row_seconds, 1e-7))))
 
 
-class Backlog:
-    """Steps numbered from 0: `due` is the next to deliver, `walked` the next to look at (endless once all are seen)."""
+class StepQueue:
+    """Hold the chunks of all steps from the one due up to the horizon. Steps count from 0."""
 
     def __init__(self, steps: Iterator[StepWork], pace: Pace, whole_steps: bool) -> None:
         self._steps, self._pace, self._whole_steps = steps, pace, whole_steps
+        # The next step to deliver: the first of `_chunks`, where there is one.
         self.due = 0
-        self.walked = 0
-        self.longest = 0
-        self._pieces: deque[list[Piece]] = deque()
-        self._ready: list[Piece] = []
+        # The next step to take up; `_ALL_STEPS` once there is none.
+        self.horizon = 0
+        # The largest cost of a step taken up so far, in rows.
+        self.max_step_cost = 0
+        # The chunks of each step from `due` to the horizon: together they have each of the step's
+        # rows once, and none of them is obsolete.
+        self._chunks: deque[list[Chunk]] = deque()
+        # A heap that has every WAITING chunk without missing blocks; others in it are stale.
+        self._ready: list[Chunk] = []
 
     @property
-    def ended(self) -> bool:
-        return self.walked > 1 << 60
+    def exhausted(self) -> bool:
+        """Whether all steps are taken up."""
+        return self.horizon >= _ALL_STEPS
 
-    def walk(self) -> list[tuple[Piece, list[int]]]:
-        """Look at one more step: its pieces, and for each of their blocks the step after which it is not needed."""
+    def take_up(self) -> list[tuple[Chunk, list[int]]]:
+        """Cut the next step into chunks; returns them, each with `expires` of its blocks."""
         work = next(self._steps, None)
         if work is None:
-            self.walked = 1 << 61
+            self.horizon = _ALL_STEPS
             return []
-        size = len(work) if work.size is None else work.size
-        self.longest = max(self.longest, size)
-        count = 1 if self._whole_steps else min(len(work), -(-size // self._pace.task_rows))
-        rows, each = np.arange(len(work)), size / len(work)
-        pieces = []
+        cost = len(work) if work.cost is None else work.cost
+        self.max_step_cost = max(self.max_step_cost, cost)
+        chunks = self._cut(work, cost)
+        self._chunks.append(chunks)
+        self.horizon += 1
+        return [(chunk, _latest_expiry(chunk, work)) for chunk in chunks]
+
+    def _cut(self, work: StepWork, cost: int) -> list[Chunk]:
+        """Return the chunks of a step; each row that has ended workers is one by itself."""
+        count = 1 if self._whole_steps else min(len(work), -(-cost // self._pace.task_rows))
+        row_cost = cost / len(work)
+        rows, lone = np.arange(len(work)), list[Chunk]()
         if work.deadly:
             rows = np.setdiff1d(rows, work.deadly)
-            alone = ((np.array([row]), work.block[[row]]) for row in work.deadly)
-            pieces = [Piece(self.walked, *one, each, deaths=DEATHS_TO_BLAME - 1) for one in alone]
-        if len(rows):
-            parts = np.array_split(rows, min(count, len(rows))) if count > 1 else [rows]
-            pieces = [
-                *(Piece(self.walked, part, work.block[part], each) for part in parts),
-                *pieces,
+            # One more crash blames the row: a resumed run tries it again, but only once.
+            lone = [
+                Chunk(
+                    self.horizon,
+                    np.array([row]),
+                    work.block[[row]],
+                    row_cost,
+                    crashes=CRASHES_TO_BLAME - 1,
+                )
+                for row in work.deadly
             ]
-        cut = []
-        for piece in pieces:
-            last = dict.fromkeys(piece.blocks, 0)
-            for number, until in zip(
-                piece.row_blocks.tolist(), work.until[piece.rows].tolist(), strict=True
-            ):
-                last[number] = max(last[number], until)
-            cut.append((piece, list(last.values())))
-        self._pieces.append([piece for piece, _ in cut])
-        self.walked += 1
-        return cut
+        if not len(rows):
+            return lone
+        parts = np.array_split(rows, min(count, len(rows)))
+        return [*(Chunk(self.horizon, part, work.block[part], row_cost) for part in parts), *lone]
 
-    def offer(self, piece: Piece) -> None:
-        """The piece may lack nothing now."""
-        if piece.state is PieceState.WAITING and not piece.missing:
-            heapq.heappush(self._ready, piece)
+    def offer(self, chunk: Chunk) -> None:
+        """Put the chunk among the ready ones if it waits and no block is missing."""
+        if chunk.state is ChunkState.WAITING and not chunk.missing:
+            heapq.heappush(self._ready, chunk)
 
-    def next_ready(self) -> Piece | None:
-        """The first waiting piece that lacks nothing."""
+    def next_ready(self) -> Chunk | None:
+        """Return the first waiting chunk that misses no block."""
         while self._ready:
-            piece = self._ready[0]
-            if piece.state is PieceState.WAITING and not piece.missing and not piece.gone:
-                return piece
+            chunk = self._ready[0]
+            waits = chunk.state is ChunkState.WAITING and not chunk.obsolete
+            if waits and not chunk.missing:
+                return chunk
             heapq.heappop(self._ready)
         return None
 
-    def replace(self, piece: Piece, parts: list[Piece]) -> None:
-        """Put pieces of the same rows in a piece's place; it is needed no more."""
-        piece.gone = True
-        step = self._pieces[piece.step - self.due]
-        at = step.index(piece)
-        step[at : at + 1] = parts
+    def replace(self, chunk: Chunk, others: list[Chunk]) -> None:
+        """Put other chunks of the same rows in a chunk's place; the chunk becomes obsolete."""
+        chunk.obsolete = True
+        chunks = self._chunks[chunk.step - self.due]
+        place = chunks.index(chunk)
+        chunks[place : place + 1] = others
 
     def abandon(self) -> None:
-        """No step is needed any more."""
-        for step in self._pieces:
-            for piece in step:
-                piece.gone = True
-        self._pieces.clear()
+        """Make all chunks obsolete, and forget them."""
+        for chunk in self.chunks():
+            chunk.obsolete = True
+        self._chunks.clear()
 
-    def deliver(self) -> list[Piece] | None:
-        """The pieces of the step due, if all are done; then the next is due."""
-        if not self._pieces or any(piece.state is not PieceState.DONE for piece in self._pieces[0]):
+    def deliver(self) -> list[Chunk] | None:
+        """Take the chunks of the step due if all are DONE; the next step is due then."""
+        if not self._chunks or any(c.state is not ChunkState.DONE for c in self._chunks[0]):
             return None
         self.due += 1
-        return self._pieces.popleft()
+        return self._chunks.popleft()
 
-    def done(self) -> list[Piece]:
-        """Pieces whose outputs are in the store."""
-        return [
-            piece
-            for step in self._pieces
-            for piece in step
-            if piece.state is PieceState.DONE and piece.task >= 0
-        ]
+    def chunks(self) -> Iterator[Chunk]:
+        """Iterate over all chunks, step after step."""
+        return (chunk for chunks in self._chunks for chunk in chunks)
 
-    def due_pieces(self) -> list[Piece]:
-        """The pieces of the step due, none where it has not been looked at."""
-        return self._pieces[0] if self._pieces else []
+    def with_output(self) -> list[Chunk]:
+        """Return the chunks whose outputs are in the store."""
+        return [chunk for chunk in self.chunks() if chunk.task >= 0]
 
-    def due_output_bytes(self) -> int:
-        """Bytes charged for outputs of the step due."""
-        return sum(piece.charged + piece.nbytes for piece in self.due_pieces())
+    def due_chunks(self) -> list[Chunk]:
+        """Return the chunks of the step due; none where it is not taken up."""
+        return self._chunks[0] if self._chunks else []
+
+    def due_bytes(self) -> int:
+        """Return the bytes charged for outputs of the step due, decoded or being decoded."""
+        return sum(chunk.charge + chunk.output_bytes for chunk in self.due_chunks())
+
+    def validate(self) -> None:
+        """Assert what holds of the queue by itself."""
+        assert self.exhausted or self.due + len(self._chunks) == self.horizon
+        ready = set(map(id, self._ready))
+        for step, chunks in enumerate(self._chunks, self.due):
+            rows = np.concatenate([chunk.rows for chunk in chunks])
+            assert np.array_equal(np.sort(rows), np.arange(len(rows))), "each row is in one chunk"
+            for chunk in chunks:
+                chunk.validate()
+                assert chunk.step == step
+                waits = chunk.state is ChunkState.WAITING
+                assert not waits or chunk.missing or id(chunk) in ready
+
+
+def _latest_expiry(chunk: Chunk, work: StepWork) -> list[int]:
+    """Return for each of the chunk's blocks the latest `expires` of its rows."""
+    latest = dict.fromkeys(chunk.blocks, 0)
+    untils = work.expires[chunk.rows].tolist()
+    for number, until in zip(chunk.row_blocks.tolist(), untils, strict=True):
+        latest[number] = max(latest[number], until)
+    return list(latest.values())

@@ -1,56 +1,61 @@
-"""Who works, and at what: readers and decoders with their slots, and the tasks they have."""
+"""Hold the readers and decoders with their slots, and the tasks they run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayingest.plan.dispatch.chunks import Piece
+from rayingest.plan.dispatch.chunks import Chunk
 
 
 @dataclass(eq=False)
 class Worker:
-    """Takes up to `slots` tasks at a time; `busy` of them are taken, and charged with `nbytes` together."""
+    """One reader or decoder, which runs up to `slots` tasks at a time."""
 
     name: str
     role: str
     slots: int
+    # Slots that its tasks take: the sum of their `slots`, never above its own.
     busy: int = 0
-    nbytes: int = 0
+    # Bytes that its tasks are charged with together.
+    charge: int = 0
 
 
 @dataclass(eq=False)
 class Task:
-    """A read of blocks or a decode of pieces under way, and what each of them is charged with meanwhile.
-
-    `weight` is how many of its worker's slots it takes. `hedged`: another task does the same, in case this one is lost.
-    """
+    """A read of blocks or a decode of chunks that runs: either `blocks` or `chunks` is empty."""
 
     number: int
     worker: Worker
-    blocks: tuple[int, ...] = ()
-    pieces: tuple[Piece, ...] = ()
-    charges: tuple[int, ...] = ()
-    weight: int = 1
+    blocks: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+    # What the ledger is charged with for each of its blocks or chunks while it runs.
+    charges: tuple[int, ...]
+    # Slots of its worker that it takes: all of them where it decodes a suspect.
+    slots: int
+    # Whether another task does the same, in case this one never answers.
     hedged: bool = False
 
 
-class Workforce:
-    """All workers by name and all tasks by number; a worker's `busy` is the weight of its tasks."""
+class Workers:
+    """Hold all workers by name and all running tasks by number."""
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
+        # Running tasks, in the order in which they began; their workers are all in `workers`.
         self.tasks: dict[int, Task] = {}
+        # The sum of slots by role, of the workers present.
         self._slots: dict[str, int] = {}
-        self._next = 0
+        self._next_number = 0
+        # The name of the reader that began the last read; it may be gone.
         self._last_reader = ""
 
     def join(self, name: str, role: str, slots: int) -> None:
-        """A worker comes."""
+        """Add a worker."""
         self.workers[name] = Worker(name, role, slots)
         self._count_slots()
 
     def lose(self, name: str) -> list[Task]:
-        """A worker goes; returns the tasks it had, which are no longer under way."""
+        """Remove a worker and its tasks; returns these, in the order in which they began."""
         if self.workers.pop(name, None) is None:
             return []
         lost = [task for task in self.tasks.values() if task.worker.name == name]
@@ -59,26 +64,25 @@ class Workforce:
         self._count_slots()
         return lost
 
-    def free(self, role: str, other_than: Worker | None = None) -> Worker | None:
-        """The worker of this role with the most free slots, if any has one; another than that one where there is."""
+    def free(self, role: str, avoid: Worker | None = None) -> Worker | None:
+        """Return the least busy worker of this role with a free slot.
+
+        `avoid` is returned only where no other has one.
+        """
         able = [
             worker
             for worker in self.workers.values()
             if worker.role == role and worker.busy < worker.slots
         ]
-        return min(
-            able,
-            key=lambda worker: (worker is other_than, worker.busy / worker.slots),
-            default=None,
-        )
+        return min(able, key=lambda w: (w is avoid, w.busy / w.slots), default=None)
 
     def same_reader(self) -> Worker | None:
-        """The reader that had the last task, as long as it is there; else any."""
+        """Return the reader that began the last read if it has a free slot, else any."""
         last = self.workers.get(self._last_reader)
         return last if last is not None and last.busy < last.slots else self.free("reader")
 
     def slots(self, role: str) -> int:
-        """Tasks that the workers of this role can have at a time."""
+        """Return how many tasks all workers of this role can run at a time."""
         return self._slots.get(role, 0)
 
     def _count_slots(self) -> None:
@@ -92,22 +96,45 @@ class Workforce:
         charges: tuple[int, ...],
         *,
         blocks: tuple[int, ...] = (),
-        pieces: tuple[Piece, ...] = (),
-        weight: int = 1,
+        chunks: tuple[Chunk, ...] = (),
+        slots: int = 1,
     ) -> Task:
-        """A new task for the worker."""
-        task = Task(self._next, worker, blocks, pieces, charges, weight)
+        """Begin a task on a worker, with a charge for each block or chunk."""
+        task = Task(self._next_number, worker, blocks, chunks, charges, slots)
         self.tasks[task.number] = task
-        self._next += 1
+        self._next_number += 1
         self._last_reader = worker.name if blocks else self._last_reader
-        worker.busy += weight
-        worker.nbytes += sum(charges)
+        worker.busy += slots
+        worker.charge += sum(charges)
         return task
 
     def end(self, number: int) -> Task | None:
-        """The task ended; None where it had been given up before."""
+        """End a task; returns it, None where it is not running: its worker was lost before."""
         task = self.tasks.pop(number, None)
         if task is not None:
-            task.worker.busy -= task.weight
-            task.worker.nbytes -= sum(task.charges)
+            task.worker.busy -= task.slots
+            task.worker.charge -= sum(task.charges)
         return task
+
+    def reading(self) -> list[int]:
+        """Return the blocks of all running reads; a block is named once for each read of it."""
+        return [number for task in self.tasks.values() for number in task.blocks]
+
+    def validate(self) -> None:
+        """Assert what holds of workers and tasks by themselves."""
+        busy = dict.fromkeys(self.workers, 0)
+        charge = dict.fromkeys(self.workers, 0)
+        for number, task in self.tasks.items():
+            assert number == task.number < self._next_number
+            assert bool(task.blocks) != bool(task.chunks)
+            assert len(task.charges) == len(task.blocks) + len(task.chunks)
+            assert self.workers[task.worker.name] is task.worker
+            busy[task.worker.name] += task.slots
+            charge[task.worker.name] += sum(task.charges)
+        for name, worker in self.workers.items():
+            assert worker.name == name
+            assert worker.busy == busy[name] <= worker.slots
+            assert worker.charge == charge[name]
+        for role in ("reader", "decoder"):
+            slots = [worker.slots for worker in self.workers.values() if worker.role == role]
+            assert self.slots(role) == sum(slots)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.dispatch.failures import WorkerFailure
 from tests.support.dispatch_world import World, windowed_steps, world
 
 ROWS, ROW_BYTES = 6, 10
@@ -33,9 +32,9 @@ budgets = st.sampled_from([0, 1, 50, 200, 1000, 1 << 40])
 ANY: dict[str, Any] = {
     "seed": st.integers(0, 10**6),
     "spare": budgets,
-    "ahead": st.integers(1, 12),
-    "ready": st.integers(0, 4),
-    "room": st.integers(1, 3),
+    "read_ahead": st.integers(1, 12),
+    "decode_ahead": st.integers(0, 4),
+    "ready_batches": st.integers(1, 3),
     "first_task_rows": st.sampled_from([1, 2, 4, 100]),
     "read_blocks": st.integers(1, 4),
     "inline_bytes": st.sampled_from([0, 60, 1 << 30]),
@@ -54,7 +53,7 @@ def test_every_step_comes_once_in_order_within_any_budget_that_holds_a_block_and
     w.run()
     assert w.failed is None
     assert_all_delivered(w.delivered, len(steps))
-    assert w.dispatch.held == 0
+    assert w.dispatch.charged_bytes == 0
     assert not w.store
 
 
@@ -70,7 +69,7 @@ def test_failures_and_losses_change_nothing(seed, spare, **limits):
     w.run(fail_rate=0.15, loss_rate=0.1)
     assert w.failed is None
     assert_all_delivered(w.delivered, len(steps))
-    assert w.dispatch.held == 0
+    assert w.dispatch.charged_bytes == 0
 
 
 @settings(max_examples=100)
@@ -79,7 +78,12 @@ def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spa
     """What was under way stays charged until it ends, and is never delivered."""
     sizes, steps = plan(seed)
     w = world(
-        seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, ahead=6, inline_bytes=0
+        seed,
+        sizes,
+        ROW_BYTES,
+        max_bytes=int(sizes.max()) + CHUNK + spare,
+        read_ahead=6,
+        inline_bytes=0,
     )
     w.start(iter(steps))
     for _ in range(moves):
@@ -90,7 +94,7 @@ def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spa
     w.start(iter(others))
     w.run()
     assert_all_delivered(w.delivered, len(others))
-    assert w.dispatch.held == 0
+    assert w.dispatch.charged_bytes == 0
 
 
 @settings(max_examples=60)
@@ -115,7 +119,7 @@ def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
 def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, ready, rows):
     """What was decoded ahead may have to be given up, all parts of a task at once, and made again."""
     sizes, steps = plan(seed)
-    limits = {"ready": ready, "first_task_rows": rows, "inline_bytes": 0}
+    limits = {"decode_ahead": ready, "first_task_rows": rows, "inline_bytes": 0}
     w = world(
         seed, sizes, expected_row_bytes=1, max_bytes=int(sizes.max()) + 4 * CHUNK + spare, **limits
     )
@@ -125,7 +129,7 @@ def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, rea
     assert w.peak <= w.dispatch.limits.max_bytes
     assert w.failed is None
     assert_all_delivered(w.delivered, len(steps))
-    assert w.dispatch.held == 0
+    assert w.dispatch.charged_bytes == 0
 
 
 @settings(max_examples=200)
@@ -160,9 +164,9 @@ def test_rows_that_are_larger_than_expected_stay_within_the_budget(seed, spare, 
     """A decode is given room, and leaves what would go beyond it: where a step and its blocks fit, all fits always."""
     sizes, steps = plan(seed, steps=40)
     limits = {
-        "ready": ready,
+        "decode_ahead": ready,
         "first_task_rows": 100,
-        "ahead": 40,
+        "read_ahead": 40,
         "max_bytes": ROWS * int(sizes.max()) + 4 * CHUNK + spare,
     }
     w = world(seed, sizes, expected_row_bytes=1, **limits)
@@ -198,7 +202,7 @@ def kill_whoever_decodes(w: World, culprit: tuple[int, int]) -> None:
             if part.step == culprit[0] and culprit[1] in part.rows
         ]
         if deadly:
-            w.lose_worker(deadly[0], WorkerFailure.BY_ITSELF)
+            w.lose_worker(deadly[0], ev.WorkerFailure.CRASHED)
         else:
             w.move(*w.moves()[0])
 
@@ -240,7 +244,7 @@ def test_a_late_decode_is_done_by_another_and_the_first_answer_wins():
             w.end_decode(task)
         w.run()
         assert_all_delivered(w.delivered, len(steps))
-        assert w.dispatch.counts["hedges"] == 1
+        assert w.dispatch.stats()["hedges"] == 1
         assert not w.outputs
 
 
@@ -250,15 +254,15 @@ def test_a_late_read_is_done_again_and_the_first_answer_wins():
     w = world(12, sizes, ROW_BYTES)
     w.start(iter(steps))
     late = next(iter(w.reading))
-    before = w.dispatch.held
+    before = w.dispatch.charged_bytes
     w.tell(ev.Overdue(late))
-    assert w.dispatch.held > before
+    assert w.dispatch.charged_bytes > before
     again = max(w.reading)
     assert w.reading[again].blocks == w.reading[late].blocks
     w.end_read(again)
     w.run()
     assert_all_delivered(w.delivered, len(steps))
-    assert w.dispatch.counts["hedges"] == 1
+    assert w.dispatch.stats()["hedges"] == 1
 
 
 def test_decodes_that_hold_lost_blocks_are_not_waited_for():
@@ -292,14 +296,19 @@ def test_too_small_a_budget_is_said_with_the_one_that_would_do():
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 10**6), ahead=st.integers(1, 12), rows=st.sampled_from([1, 4, 100]))
-def test_the_budget_that_is_advised_is_enough(seed, ahead, rows):
+@given(seed=st.integers(0, 10**6), read_ahead=st.integers(1, 12), rows=st.sampled_from([1, 4, 100]))
+def test_the_budget_that_is_advised_is_enough(seed, read_ahead, rows):
     """Also where the largest block comes later, and rows become a tenth larger."""
     sizes, steps = plan(seed)
     budget = int(sizes.max())  # with less, a block is not had, and what a batch takes is not known
     for advised in (False, True):
         w = world(
-            seed, sizes, expected_row_bytes=1, max_bytes=budget, ahead=ahead, first_task_rows=rows
+            seed,
+            sizes,
+            expected_row_bytes=1,
+            max_bytes=budget,
+            read_ahead=read_ahead,
+            first_task_rows=rows,
         )
         w.row_bytes = lambda step: 100 + min(step, 10)
         w.start(iter(steps))
@@ -320,7 +329,7 @@ def test_what_keeps_failing_ends_in_an_error_with_its_cause():
     assert w.failed is not None
     assert w.failed.blocks
     assert w.failed.error is not None
-    assert w.dispatch.counts["retries"] >= 3
+    assert w.dispatch.stats()["retries"] >= 3
 
 
 def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
@@ -329,12 +338,12 @@ def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
     tight = world(5, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK)
     tight.start(iter(steps))
     tight.run()
-    assert tight.dispatch.residency.rereads > 0
+    assert tight.dispatch.stats()["blocks_reread"] > 0
     ample = world(5, sizes, ROW_BYTES)
     ample.start(iter(steps))
     ample.run()
-    assert ample.dispatch.residency.rereads == 0
-    assert ample.dispatch.counts["blocks_read"] == len(
+    assert ample.dispatch.stats()["blocks_reread"] == 0
+    assert ample.dispatch.stats()["blocks_read"] == len(
         {(i // 4, b) for i, s in enumerate(steps) for b in s.block}
     )
 
@@ -345,11 +354,13 @@ def test_a_store_that_gives_back_late_has_next_to_nothing_read_again_where_the_w
     for seed in range(20):
         sizes, steps = plan(seed, steps=40)
         window = int(1.5 * np.sort(sizes)[-5:].sum())
-        w = world(seed, sizes, ROW_BYTES, max_bytes=window + 4 * CHUNK, inline_bytes=0, ahead=6)
+        w = world(
+            seed, sizes, ROW_BYTES, max_bytes=window + 4 * CHUNK, inline_bytes=0, read_ahead=6
+        )
         w.start(iter(steps))
         w.run()
         assert_all_delivered(w.delivered, len(steps))
-        rereads += w.dispatch.residency.rereads
+        rereads += w.dispatch.stats()["blocks_reread"]
     assert rereads <= 2
 
 
@@ -362,7 +373,7 @@ def test_room_for_all_that_a_step_lacks_is_made_at_once():
         ROW_BYTES,
         max_bytes=8 * 100 + 2 * 8 * ROW_BYTES,
         inline_bytes=0,
-        ahead=4,
+        read_ahead=4,
     )
     drops: list[tuple[int, ...]] = []
     handle = w.dispatch.handle
@@ -384,13 +395,22 @@ def test_a_consumer_that_takes_nothing_stops_everything_upstream(room_bytes, rea
     """Backpressure: without takers the store stays within the steps ahead, and small batches within their room."""
     sizes, steps = plan(6, steps=40)
     assert {len(step) for step in steps} == {6}
-    w = world(6, sizes, ROW_BYTES, ahead=4, ready=2, room=2, most_room=10, room_bytes=room_bytes)
+    w = world(
+        6,
+        sizes,
+        ROW_BYTES,
+        read_ahead=4,
+        decode_ahead=2,
+        ready_batches=2,
+        max_ready_batches=10,
+        ready_bytes=room_bytes,
+    )
     w.start(iter(steps))
     while moves := [move for move in w.moves() if move[0] != "take"]:
         w.move(*moves[0])
     assert len(w.delivered) == ready
-    assert w.dispatch.backlog.walked == ready + 4
-    assert not w.dispatch.workforce.tasks
+    assert w.dispatch.state.queue.horizon == ready + 4
+    assert not w.dispatch.state.workers.tasks
 
 
 def test_late_answers_of_a_lost_worker_are_ignored():
@@ -401,10 +421,10 @@ def test_late_answers_of_a_lost_worker_are_ignored():
     task, command = next(iter(w.reading.items()))
     for other in [t for t, c in w.reading.items() if c.worker == command.worker]:
         del w.reading[other]
-    w.tell(ev.WorkerLost(command.worker, WorkerFailure.WITH_NODE))
-    before = w.dispatch.held
+    w.tell(ev.WorkerLost(command.worker, ev.WorkerFailure.NODE_LOST))
+    before = w.dispatch.charged_bytes
     w.tell(ev.ReadDone(task, tuple(int(sizes[b]) for b in command.blocks)))
-    assert w.dispatch.held == before
+    assert w.dispatch.charged_bytes == before
     w.join("reader")
     w.run()
     assert_all_delivered(w.delivered, len(steps))
@@ -413,14 +433,14 @@ def test_late_answers_of_a_lost_worker_are_ignored():
 def test_workers_that_go_with_their_nodes_cost_no_tries():
     """Whatever is lost so is done again, as often as that happens; a worker that ended of something counts."""
     sizes, steps = plan(9)
-    for loss in WorkerFailure:
+    for failure in ev.WorkerFailure:
         w = world(9, sizes, ROW_BYTES)
         w.start(iter(steps))
         for _ in range(6):
             if w.reading:
-                w.lose_worker(next(iter(w.reading.values())).worker, loss)
-        assert (w.failed is not None) == loss.counts
-        if not loss.counts:
+                w.lose_worker(next(iter(w.reading.values())).worker, failure)
+        assert (w.failed is not None) == failure.counts_as_try
+        if not failure.counts_as_try:
             w.run()
             assert_all_delivered(w.delivered, len(steps))
 
@@ -430,20 +450,22 @@ def test_what_the_step_due_lacks_is_named():
     sizes, steps = plan(10)
     w = world(10, sizes, ROW_BYTES)
     decoders = [
-        name for name, worker in w.dispatch.workforce.workers.items() if worker.role == "decoder"
+        name
+        for name, worker in w.dispatch.state.workers.workers.items()
+        if worker.role == "decoder"
     ]
     for name in decoders:
-        w.tell(ev.WorkerLost(name, WorkerFailure.DISMISSED))
+        w.tell(ev.WorkerLost(name, ev.WorkerFailure.REMOVED))
     w.start(iter(steps))
-    assert w.dispatch.lack() == "read"
+    assert w.dispatch.stall_cause() == "read"
     while w.reading:
         w.end_read(next(iter(w.reading)))
-    assert w.dispatch.lack() == "workers"
+    assert w.dispatch.stall_cause() == "workers"
     w.join("decoder")
-    assert w.dispatch.lack() == "decode"
+    assert w.dispatch.stall_cause() == "decode"
     w.run()
     assert_all_delivered(w.delivered, len(steps))
-    assert w.dispatch.lack() == ""
+    assert w.dispatch.stall_cause() == ""
 
 
 def parts_of_decodes(steps: list[ev.StepWork], **limits: int) -> list[int]:
@@ -452,7 +474,13 @@ def parts_of_decodes(steps: list[ev.StepWork], **limits: int) -> list[int]:
         8,
         np.full(4, 50),
         ROW_BYTES,
-        **{"ahead": 40, "ready": 40, "room": 40, "first_task_rows": 6, **limits},
+        **{
+            "read_ahead": 40,
+            "decode_ahead": 40,
+            "ready_batches": 40,
+            "first_task_rows": 6,
+            **limits,
+        },
     )
     parts: list[int] = []
     obey = w._obey

@@ -34,7 +34,8 @@ def in_order(seed: int, spare: int, **limits: int) -> World:
 def one_at_a_time(w: World) -> None:
     """A read is begun beside another one only for what is needed before it, since that was lost or given up."""
     firsts = [
-        min(map(w.dispatch.residency.awaited_by, command.blocks)) for command in w.reading.values()
+        min(map(w.dispatch.state.cache.awaited_by, command.blocks))
+        for command in w.reading.values()
     ]
     assert firsts == sorted(firsts, reverse=True)
     assert all(list(command.blocks) == sorted(command.blocks) for command in w.reading.values())
@@ -69,10 +70,10 @@ def test_one_read_at_a_time_gives_every_step(
             )
     assert w.failed is None
     assert w.delivered == [(step, list(range(ROWS))) for step in range(STEPS)]
-    assert w.dispatch.held == 0
+    assert w.dispatch.charged_bytes == 0
     if not loss_rate:
         assert len(readers) == 1
-        assert w.dispatch.counts["blocks_read"] == STEPS + w.dispatch.residency.rereads
+        assert w.dispatch.stats()["blocks_read"] == STEPS + w.dispatch.stats()["blocks_reread"]
 
 
 def test_a_read_that_nobody_waits_for_holds_nothing_up() -> None:
@@ -101,5 +102,5 @@ def test_what_is_behind_a_block_that_cannot_be_had_cannot_be_had() -> None:
     w.end_decode(*w.decoding)
     assert [command.blocks for command in w.reading.values()] == [(1, 2, 3, 4)]
     w.end_read(*w.reading)
-    assert w.dispatch.counts["retries"] == 0
+    assert w.dispatch.stats()["retries"] == 0
     assert w.errors.keys() == {1, 2, 3, 4}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.dispatch.failures import WorkerFailure
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
 from tests.plan.dispatch.test_dispatch import ROW_BYTES, budgets
@@ -56,7 +55,7 @@ def assert_filled(w: World, skipping: SkippingSteps) -> None:
     assert w.delivered == [(step, list(range(BATCH))) for step in range(steps)]
     for step in range(skipping.first, skipping.planner.steps_per_epoch):
         assert skipping.rows(step) == skipping.expected(step)
-    assert w.dispatch.held == 0
+    assert w.dispatch.charged_bytes == 0
     assert not w.outputs
     assert not w.store
 
@@ -68,7 +67,7 @@ def assert_filled(w: World, skipping: SkippingSteps) -> None:
     broken=st.sampled_from([0, 1, 3]),
     shuffled=st.booleans(),
     spare=budgets,
-    ahead=st.integers(1, 12),
+    read_ahead=st.integers(1, 12),
     first_task_rows=st.sampled_from([1, 2, 4, 100]),
     whole_steps=st.booleans(),
 )
@@ -78,7 +77,7 @@ def assert_filled(w: World, skipping: SkippingSteps) -> None:
     broken=0,
     shuffled=True,
     spare=0,
-    ahead=2,
+    read_ahead=2,
     first_task_rows=1,
     whole_steps=False,
 )
@@ -94,12 +93,12 @@ def test_each_row_ends_with_its_first_good_candidate_in_any_order_and_budget(
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 10**6), spare=budgets, ahead=st.integers(1, 12))
-def test_failures_and_losses_do_not_change_who_stands_in(seed, spare, ahead):
+@given(seed=st.integers(0, 10**6), spare=budgets, read_ahead=st.integers(1, 12))
+def test_failures_and_losses_do_not_change_who_stands_in(seed, spare, read_ahead):
     """Tasks fail, workers die, blocks are lost, decodes are hedged meanwhile."""
     skipping = made(seed, bad=0.2, broken=2)
     assume(skipping.all_have_stand_ins())
-    w = in_world(skipping, seed, spare, ahead=ahead, max_tries=1000)
+    w = in_world(skipping, seed, spare, read_ahead=read_ahead, max_tries=1000)
     w.run(fail_rate=0.15, loss_rate=0.1)
     assert_filled(w, skipping)
 
@@ -164,7 +163,7 @@ def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
             if deadly & set(skipping.filled[part.step].samples.ordinal[part.rows].tolist())
         ]
         if dying:
-            w.lose_worker(dying[0], WorkerFailure.BY_ITSELF)
+            w.lose_worker(dying[0], ev.WorkerFailure.CRASHED)
         else:
             w.move(*w.moves()[0])
 
@@ -180,7 +179,7 @@ def test_a_step_without_a_stand_in_left_is_an_error_in_its_place_alone() -> None
     assert set(w.errors) == {2, 3}
     assert all("no good sample of its window" in str(error) for error in w.errors.values())
     assert [step for step, _ in w.delivered] == list(range(10))
-    assert w.dispatch.output_bytes == 0
+    assert w.dispatch.state.ledger.decoded == 0
 
 
 @pytest.mark.parametrize(
