@@ -133,31 +133,38 @@ def typed_columns(
     A row is null if its line lacks the field or holds null. DataError for a line that is no JSON
     object, or that has a value of another type.
     """
-    fields = _fields(types)
-    read = _Reader(fields)
+    read = LineReader(types)
     values: list[list[Any]] = []
     for number, line in enumerate(lines):
         try:
             values.append(read(line))
         except (ValueError, RecursionError) as error:
             raise wrong(number, f"not a JSON object with the given types: {error}") from error
-    columns = zip(*values, strict=True) if values else ([] for _ in fields)
+    columns = zip(*values, strict=True) if values else ([] for _ in read.fields)
     return {
         field.name: field.column(list(column), wrong)
-        for field, column in zip(fields, columns, strict=True)
+        for field, column in zip(read.fields, columns, strict=True)
     }
 
 
-class _Reader:
-    """Read the values of one line, in the order of the fields."""
+class LineReader:
+    """Read the values of one line, in the order of `types`.
 
-    def __init__(self, fields: Sequence[_Field]) -> None:
-        self._fields = fields
-        self._keys = [field.key for field in fields]
-        self._lists = sum(field.is_list for field in fields)
+    `fast`: whether simdjson, if it is installed, reads the lines for which it equals `json`.
+    """
+
+    def __init__(self, types: Mapping[str, str], *, fast: bool = True) -> None:
+        self.fields = _fields(types)
+        self._keys = [field.key for field in self.fields]
+        self._lists = sum(field.is_list for field in self.fields)
         self._parser = None
         with suppress(ImportError):
-            self._parser = importlib.import_module("simdjson").Parser()
+            self._parser = importlib.import_module("simdjson").Parser() if fast else None
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether simdjson is in use."""
+        return self._parser is not None
 
     def __call__(self, line: bytes) -> list[Any]:
         if (
@@ -170,12 +177,12 @@ class _Reader:
         document = json.loads(line)
         if type(document) is not dict:
             raise ValueError(f"{_shorten(document)} is not an object")
-        return [field.exact(document.get(field.name)) for field in self._fields]
+        return [field.exact(document.get(field.name)) for field in self.fields]
 
     def _fast(self, line: bytes) -> list[Any]:
         assert self._parser is not None
         document = self._parser.parse(line)
-        return [field.fast(document[field.name]) for field in self._fields]
+        return [field.fast(document[field.name]) for field in self.fields]
 
 
 def _fields(types: Mapping[str, str]) -> list[_Field]:

@@ -61,7 +61,7 @@ def test_what_is_no_plain_file_is_left_out(tmp_path: Path) -> None:
     with ri.read_files(tmp_path).batch(1).loader(workers=0) as loader:
         assert len(loader) == 1
     (tmp_path / os.fsdecode(b"\xff.bin")).write_bytes(b"b")
-    with pytest.raises(ri.ConfigError, match=r"xff.bin': a file whose name is not UTF-8"):
+    with pytest.raises(ri.ConfigError, match=r"xff.bin' is not UTF-8"):
         ri.read_files(tmp_path).batch(1).loader(workers=0)
 
 
@@ -177,17 +177,17 @@ def hearing(heard: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
         ears.clear()
 
 
-def test_bundles_hold_their_files_and_nothing_of_credentials() -> None:
+def test_groups_hold_their_files_and_nothing_of_credentials() -> None:
     """A group has about the requested bytes and at most 1,024 files, of any names."""
     names = ["a|b:c.png", "q?x=1.png", "ü %20.png", "zero\n.png"]
     found = [FileInfo(f"/d/{name}", 10 * i, str(i)) for i, name in enumerate(names)]
     listing = group_files(found, 30)
     assert listing.sizes == (30, 30)
-    unbundled = [parse_group(listing.url(i)) for i in range(2)]
-    assert [root + file.path for root, files in unbundled for file in files] == [
+    groups = [parse_group(listing.url(i)) for i in range(2)]
+    assert [root + file.path for root, files in groups for file in files] == [
         shard.url for shard in found
     ]
-    assert [file.size for _, files in unbundled for file in files] == [0, 10, 20, 30]
+    assert [file.size for _, files in groups for file in files] == [0, 10, 20, 30]
     many = [FileInfo(f"/d/{i}", 0, "") for i in range(3000)]
     assert [len(parse_group(group_files(many, 1).url(i))[1]) for i in range(3)] == [1024, 1024, 952]
     with pytest.raises(ri.ConfigError, match="has a query"):

@@ -83,7 +83,7 @@ def test_unknown_options_and_missing_shards_are_named(name: str, tmp_path: Path)
             index_shard(get_format(name), Shard(Storage(), str(tmp_path / "x"), 1), 1)
 
 
-def test_a_kept_index_is_made_again_when_a_shard_was_written_again(tmp_path: Path) -> None:
+def test_a_shard_that_was_written_again_makes_the_cached_index_stale(tmp_path: Path) -> None:
     """A later modification time makes an index stale, even with the same size."""
     (tmp_path / "data").mkdir()
     write(tmp_path / "data", [5])

@@ -59,7 +59,7 @@ def test_what_is_committed_while_a_run_goes_on_is_no_part_of_it(path: Path) -> N
         loader.load_state_dict(state)
 
 
-def test_a_folder_of_something_else_and_a_missing_library_are_told(
+def test_a_folder_of_something_else_and_a_missing_library_are_errors(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is one error; the latter names the extra to install."""

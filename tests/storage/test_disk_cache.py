@@ -127,7 +127,7 @@ def test_a_second_run_fetches_nothing_and_a_change_is_noticed(
     assert len(run(data)[0]) == 6
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_of_once(
+def test_a_folder_that_is_not_writable_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged once, and the fetched data are still returned."""

@@ -45,7 +45,7 @@ def test_a_command_gives_the_stream_of_its_file(shards: Path) -> None:
     assert steps(mixed, allow_pipe=True) == expected
 
 
-def test_nothing_is_run_unasked(tmp_path: Path) -> None:
+def test_no_command_runs_without_permission(tmp_path: Path) -> None:
     """Listing and reading refuse commands; the error says how to allow them, without secrets."""
     command = f"pipe:touch {tmp_path}/ran; curl -H 'Authorization: Bearer hunter2' https://h/a.tar"
     for use in (
@@ -62,7 +62,7 @@ def test_nothing_is_run_unasked(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_only_ranges_of_numbers_are_ours() -> None:
+def test_only_ranges_of_numbers_are_expanded() -> None:
     """All other braces belong to the shell."""
     url = "pipe:for x in {a,b}; do awk '{print $1,$2}' ${HOME}/{08..11}.tar; done"
     names = [found.url for found in list_commands(ALLOWED, url)]
@@ -107,7 +107,7 @@ def test_the_status_counts_where_the_rest_is_left_unread(shards: Path) -> None:
         steps(url + "; exit 3", allow_pipe=True, strict=False)
 
 
-def test_compressed_output_is_pointed_out(shards: Path) -> None:
+def test_compressed_output_is_an_error(shards: Path) -> None:
     """The error says how to decompress it."""
     with pytest.raises(ConfigError, match=r"writes gzip: append `\| gzip -dc`"):
         steps(f"pipe:gzip -c {shards}/s-0000.tar", allow_pipe=True)

@@ -131,7 +131,7 @@ def test_a_url_in_text_begins_at_the_first_letter_of_its_word(text: str, shown: 
         "a://'",
     ],
 )
-def test_text_is_gone_through_once(part: str) -> None:
+def test_text_is_scanned_once(part: str) -> None:
     """A million characters of any kind are scanned in linear time."""
     text = part * (1_000_000 // len(part))
     assert redact_text(text + " see https://u:SECRET@h/a").endswith(" see https://h/a")
@@ -151,7 +151,7 @@ def test_a_long_text_is_cut_and_no_credential_with_it(secret: str) -> None:
         assert shown == shorten(shown)
 
 
-def test_of_a_long_text_is_told_how_long_it_was() -> None:
+def test_a_shortened_text_says_how_long_it_was() -> None:
     """A short text is unchanged; a word too long for a credential is cut."""
     assert shorten("a" * 3000) == "a" * 3000
     assert shorten("ab" * 2_500_000) == "ab" * 1000 + "... (4,998,000 characters more)"

@@ -70,7 +70,7 @@ def test_an_object_that_changed_is_noticed(
 
 
 @pytest.mark.parametrize("name", ["*.tar", "", "a.tar", "a-{0..20}.tar"])
-def test_a_bucket_that_is_not_there_is_told_at_once(s3: S3Server, name: str) -> None:
+def test_a_missing_bucket_is_an_error_at_once(s3: S3Server, name: str) -> None:
     """It matches nothing, without a retry, and no message shows the secret."""
     s3.put("bucket", "somewhere", b"")
     storage = Storage(s3.options)
@@ -82,7 +82,7 @@ def test_a_bucket_that_is_not_there_is_told_at_once(s3: S3Server, name: str) -> 
     assert storage.counters.retries == 0
 
 
-def test_nobody_at_the_endpoint_is_told_after_tries_of_ours_alone(s3: S3Server) -> None:
+def test_a_dead_endpoint_is_an_error_after_the_attempts_of_storage_alone(s3: S3Server) -> None:
     """The error names the address."""
     storage = Storage(
         {**s3.options, "endpoint_url": "http://127.0.0.1:9"}, attempts=2, first_wait=0
