@@ -1,4 +1,7 @@
-"""The errors a user can meet. Each names the culprit and what would work, and survives pickling between processes."""
+"""Define the errors of rayingest. Each names the culprit and what would work.
+
+All of them survive pickling between processes.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,24 @@ class IngestError(Exception):
 
 
 class ConfigError(IngestError, ValueError):
-    """What was asked for cannot work: a wrong option, an empty match, a world size that does not divide the batch."""
+    """A request that cannot work, such as a wrong option or a URL that matches no file."""
 
 
 class DataError(IngestError):
     """Data that cannot be read or decoded.
 
-    `shard` is the URL without credentials, `offset` the place in it in the format's own units (bytes of a tar, row of a
-    Parquet file, line byte of a JSON Lines file, or what a user's source calls one),
-    `sample` the sample's ordinal in the manifest, `key` its own name.
-    Where only the sample's block is known, the offset is the block's, and the reason says so. Any of them is None where
-    it is not known. `transient`: the data need not be at fault (storage failed or did not answer, a time ran out,
-    memory was short), so that no sample is ever skipped for it.
+    Attributes are None where they are not known. If only the sample's block is known, `offset` is
+    the block's, and the reason says so.
+
+    Attributes:
+        reason: the message without the place.
+        shard: the URL, without credentials.
+        offset: the place in the shard in the format's own units: bytes of a tar, row of a Parquet
+            file, byte of a line in a JSON Lines file, or an offset of the user's stream.
+        sample: the ordinal of the sample in the manifest.
+        key: the sample's own name.
+        transient: True if the data need not be at fault: storage failed or did not answer, a time
+            limit passed, memory was short. A sample is never skipped for it.
     """
 
     def __init__(
@@ -34,20 +43,14 @@ class DataError(IngestError):
         key: str | None = None,
         transient: bool = False,
     ) -> None:
-        self.reason, self.shard, self.offset, self.sample, self.key = (
-            reason,
-            shard,
-            offset,
-            sample,
-            key,
-        )
-        self.transient = transient
+        self.reason, self.transient = reason, transient
+        self.shard, self.offset, self.sample, self.key = shard, offset, sample, key
         named = {"shard": shard, "offset": offset, "sample": sample, "key": key}
         where = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
         super().__init__(f"{reason} [{where}]" if where else reason)
 
-    def saying(self, reason: str) -> DataError:
-        """The same error with another reason."""
+    def with_reason(self, reason: str) -> DataError:
+        """Return the same error with another reason."""
         return _rebuild_data_error(type(self), reason, self.__reduce__()[1][2])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,16 +67,16 @@ def _rebuild_data_error(kind: type[DataError], reason: str, rest: dict[str, Any]
 
 
 class DeadlySampleError(DataError):
-    """A sample that ended its worker whenever it was decoded."""
+    """A sample whose decoding ended its worker every time."""
 
 
 class EndOfStreamError(IngestError):
-    """There is nothing more for now. Loaders end their pass with it; nobody else sees it."""
+    """A stream has no more records for now. Loaders end their pass with it; users do not see it."""
 
 
 class StateError(IngestError):
-    """A saved state that does not belong to this data, order or batch; the message lists what differs."""
+    """A saved state of other data, another order or another batch; the message lists differences."""
 
 
 class WorkerError(IngestError):
-    """Workers could not be had, or kept dying; the message says what was running."""
+    """Workers did not start, or died again and again; the message says what they were running."""

@@ -161,7 +161,7 @@ class SourceWork:
                 f"all {count} samples in the first {len(heads)} blocks are bad, and a good sample "
                 f"is needed to learn the fields; the first is bad because: {first.reason}"
             )
-            raise first.saying(reason) from first
+            raise first.with_reason(reason) from first
         raise first
 
     def read(self, spans: Spans) -> list[pa.Table]:
@@ -200,7 +200,7 @@ class SourceWork:
         if raw.has_documents or not absent:
             return error
         fields = ", ".join(map(repr, raw.names))
-        return error.saying(
+        return error.with_reason(
             f"{error.reason}; no sample in its block has a field {absent[0]!r}; there are {fields}"
         )
 

@@ -93,7 +93,7 @@ class _Iterables(Format):
                     ends = begin + len(taken)
                     reason = f"lengths gives {shard.size} samples, the iterable ends before sample {ends}"
                     raise shard.error(f"{reason}: correct lengths, or leave it out", ends) from None
-                raise error.saying(
+                raise error.with_reason(
                     f"{error.reason}; give another version= to count again"
                 ) from None
             offsets = pa.array(np.arange(begin, begin + samples))

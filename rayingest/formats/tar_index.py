@@ -61,7 +61,7 @@ def blame_foreign_index(shard: Shard, error: DataError) -> DataError:
         index = None if error.transient else next((index for index, *_ in _beside(shard)), None)
     if index is None:
         return error
-    return error.saying(
+    return error.with_reason(
         f"{error.reason}; or the index {redact(index)}, from which the offsets come, belongs to "
         "another tar: "
         "then remove it, and the cached index that was built with it"

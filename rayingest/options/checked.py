@@ -1,8 +1,9 @@
-"""What the calls of the public face take: kinds of values, and calls that refuse anything else before they begin.
+"""Check the options of public calls against their signatures, before a call begins.
 
-A signature says it, once: each option's annotation holds a kind, which says what is taken, and in which words anything
-else is refused. `checked` holds a call to its signature; a configuration's sections are made from the same ones
-(`options_of`). Whether options that are fine by themselves go together, and with the data, is for the call to say.
+A signature declares each option once: its annotation holds an option type, which says what is
+allowed and in which words anything else is refused. `checked` checks a call; `options_of` gives the
+same options to the sections of a configuration. Whether options go together, and with the data, is
+the business of the call.
 """
 
 from __future__ import annotations
@@ -28,31 +29,38 @@ _SHOWN = 120
 
 
 class OptionTypeError(ValueError):
-    """Raised by what takes values for a kind, to say more of what is wrong with one."""
+    """A value is wrong; its text says more than that, and goes before the words of the type."""
 
 
-def option_type(words: str, take: Callable[[Any], Any], *, hidden: bool = False) -> PlainValidator:
-    """A kind of option: values of which `take` makes what the call gets; `words` say what they are.
+def option_type(
+    words: str, convert: Callable[[Any], Any], *, hidden: bool = False
+) -> PlainValidator:
+    """Make an option type, for use in `Annotated`.
 
-    `take` raises TypeError or ValueError for any other. A `hidden` value, which may hold credentials, is not shown.
+    Args:
+        words: the allowed values, in words.
+        convert: returns the value that the call gets; raises TypeError, ValueError or
+            OptionTypeError if a value is not allowed.
+        hidden: whether errors hide the value, because it may hold credentials.
     """
 
-    def held(value: Any) -> Any:
+    def validate(value: Any) -> Any:
         try:
-            return take(value)
+            return convert(value)
         except OptionTypeError as error:
-            said = f"{error}; {words}"
+            message = f"{error}; {words}"
         except (TypeError, ValueError):
-            said = words
-        raise PydanticCustomError(_HIDDEN if hidden else "shown", "{said}", {"said": said})  # type: ignore[arg-type]
+            message = words
+        kind = _HIDDEN if hidden else "shown"
+        raise PydanticCustomError(kind, "{message}", {"message": message})  # type: ignore[arg-type]
 
-    return PlainValidator(held)
+    return PlainValidator(validate)
 
 
 def whole(words: str, least: int = 0, most: int | None = None) -> PlainValidator:
-    """Whole numbers in a range, numpy's too, as Python's; no bool is one."""
+    """Make the type of whole numbers in a range; NumPy's become Python's, a bool is refused."""
 
-    def take(value: Any) -> int:
+    def convert(value: Any) -> int:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
@@ -60,23 +68,23 @@ def whole(words: str, least: int = 0, most: int | None = None) -> PlainValidator
             raise ValueError
         return number
 
-    return option_type(words, take)
+    return option_type(words, convert)
 
 
 def one_of(*names: str) -> PlainValidator:
-    """One of these words."""
+    """Make the type of a choice among these words."""
     *others, last = map(repr, names)
 
-    def take(value: Any) -> str:
+    def convert(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
             raise ValueError
         return value
 
-    return option_type(f"choose {', '.join(others)} or {last}", take)
+    return option_type(f"choose {', '.join(others)} or {last}", convert)
 
 
 class Options(BaseModel):
-    """Known names, values of their kinds."""
+    """A model of options: unknown names and values of another type are refused."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True
@@ -138,7 +146,9 @@ def checked(
             allowed = model().model_fields
             for name in () if takes_any_name else kwargs:
                 if name not in allowed:
-                    raise ConfigError(f"there is no option {name!r}; {known_names(name, allowed)}")
+                    raise ConfigError(
+                        f"there is no option {name!r}; {describe_allowed(name, allowed)}"
+                    )
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
@@ -148,7 +158,7 @@ def checked(
                 section = model().model_validate(given)
             except ValidationError as error:
                 wrong = [
-                    f"{_name(details)}={shown(details)}: {details['msg']}"
+                    f"{_name(details)}={show_value(details)}: {details['msg']}"
                     for details in error.errors()
                 ]
                 raise ConfigError("; ".join(wrong)) from None
@@ -170,8 +180,8 @@ def _name(details: Any) -> str:
     return inside[0] if isinstance(inside[0], str) else f"{name}[{inside[0]}]"
 
 
-def shown(details: Any) -> str:
-    """The value in one of pydantic's complaints, as it may be shown."""
+def show_value(details: Any) -> str:
+    """Return the value in one of pydantic's errors as it may be shown: short, no credentials."""
     value = details["input"]
     if details["type"] == _HIDDEN and not isinstance(value, (int, float, type(None))):
         return f"<{type(value).__name__}>"
@@ -179,14 +189,14 @@ def shown(details: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def known_names(name: str, allowed: Iterable[str]) -> str:
-    """What to say of a name that does not exist."""
+def describe_allowed(name: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error for an unknown name: the allowed ones, and a similar one."""
     names = list(allowed)
-    return f"allowed: {', '.join(names) or 'none'}{nearest(name, names)}"
+    return f"allowed: {', '.join(names) or 'none'}{suggest(name, names)}"
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where one of the names is near or contains this one, case aside; else ""."""
+def suggest(name: str, allowed: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for a name that is similar to this one or contains it, or ""."""
     by_lower = {other.lower(): other for other in allowed}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     near = near or [other for other in by_lower if len(name) > 2 and name.lower() in other][:1]

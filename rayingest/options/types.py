@@ -1,4 +1,7 @@
-"""The kinds of options that calls of the public face share, from counts to URLs; `options` holds calls to them."""
+"""Declare the option types that public calls share, from counts to URLs.
+
+Owns the values that each type allows and the words for them; `checked` checks calls against them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def _urls(value: Any) -> str | tuple[str, ...]:
         try:
             _place(item)
         except (TypeError, OptionTypeError):
-            raise OptionTypeError(f"its item {number} is no path or URL") from None
+            raise OptionTypeError(f"its item {number} is not a path or URL") from None
     return tuple(map(_place, value))
 
 
@@ -123,7 +126,7 @@ def _functions(value: Any) -> dict[str, Any]:
     by_field = _mapping(value)
     for field, fn in by_field.items():
         if not callable(fn):
-            raise OptionTypeError(f"{fn!r} for {field!r} cannot be called")
+            raise OptionTypeError(f"{fn!r} for {field!r} is not callable")
     return by_field
 
 
@@ -157,7 +160,7 @@ def _length(value: Any) -> Any:
 _URLS = "a path, folder, glob, brace range or URL, or a list of them"
 
 Names = Annotated[Sequence[str], option_type("a list of names", _names)]
-Texts = Annotated[Mapping[str, str], option_type("a mapping of names to words", _texts)]
+Texts = Annotated[Mapping[str, str], option_type("a mapping of names to text", _texts)]
 Character = Annotated[str, option_type("one character", _character)]
 Count = Annotated[int, whole("a whole number, 0 or more")]
 Positive = Annotated[int, whole("a whole number, 1 or more", 1)]
@@ -165,9 +168,7 @@ Bytes = Annotated[int, whole("a whole number of bytes, 1 or more, as in 1 << 30"
 Seed = Annotated[int, whole("a whole number from 0 to 2**64 - 1", 0, (1 << 64) - 1)]
 Flag = Annotated[bool, option_type("True or False", _flag)]
 Seconds = Annotated[float, option_type("a number of seconds, more than 0", _seconds)]
-Function = Annotated[
-    Callable[..., Any], option_type("a function, or whatever else can be called", _function)
-]
+Function = Annotated[Callable[..., Any], option_type("a function, or another callable", _function)]
 Length = Annotated[
     str | Callable[..., Any], option_type("a field's name, or a function of a sample", _length)
 ]
@@ -182,10 +183,10 @@ Place = Annotated[
     str | os.PathLike[str],
     option_type("a path, or a URL, of a file or folder", _place, hidden=True),
 ]
-Folder = Annotated[str | os.PathLike[str], option_type("a folder of this machine's", _folder_here)]
+Folder = Annotated[str | os.PathLike[str], option_type("a folder on this machine", _folder_here)]
 StorageOptions = Annotated[
     Mapping[str, Any],
-    option_type("a mapping of what fsspec takes, as in {'anon': True}", _mapping, hidden=True),
+    option_type("a mapping of options of fsspec, as in {'anon': True}", _mapping, hidden=True),
 ]
 FormatOptions = Annotated[
     Mapping[str, Any],
@@ -194,7 +195,8 @@ FormatOptions = Annotated[
 Decoders = Annotated[
     int | tuple[int, int],
     option_type(
-        "a whole number of decoders, 0 for none (and no Ray), or (least, most) for as many as it takes",
+        "a whole number of decoders (0: none, and no Ray), or (least, most) to start with the least "
+        "and add more",
         _decoders,
     ),
 ]
@@ -206,7 +208,7 @@ AfterCopy = Annotated[
 MaxErrors = Annotated[
     float,
     option_type(
-        "how many samples may be bad, 0 or more, or which part of the rows, as in 0.01",
+        "a number of bad samples, 0 or more, or a share of the rows, as in 0.01",
         _count_or_part,
     ),
 ]

@@ -78,7 +78,7 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
         (
             "loader",
             {"workers": True},
-            "workers=True: a whole number of decoders, 0 for none (and no Ray)",
+            "workers=True: a whole number of decoders (0: none, and no Ray)",
         ),
         ("loader", {"device": "gpu"}, "device='gpu': 'cpu', 'cuda' or 'cuda:<index>'"),
         ("loader", {"device": "mps"}, "device='mps': 'cpu', 'cuda' or 'cuda:<index>'"),
@@ -90,7 +90,7 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
         (
             "loader",
             {"after_copy": {"x": 3}},
-            "after_copy={'x': 3}: 3 for 'x' cannot be called; functions by field",
+            "after_copy={'x': 3}: 3 for 'x' is not callable; functions by field",
         ),
         ("loader", {"start_timeout": "5"}, "start_timeout='5': a number of seconds, more than 0"),
         ("loader", {"start_timeout": 0}, "start_timeout=0: a number of seconds, more than 0"),
@@ -101,19 +101,19 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
             (
                 "loader",
                 {"on_error": "skip", "max_errors": wrong},
-                f"max_errors={wrong!r}: how many samples may be bad",
+                f"max_errors={wrong!r}: a number of bad samples",
             )
             for wrong in (-1, -0.5, 0.0, 1.5, True, "3")
         ),
         (
             "loader",
             {"on_error": "skip", "quarantine": 3},
-            "quarantine=3: a folder of this machine's",
+            "quarantine=3: a folder on this machine",
         ),
         (
             "loader",
             {"on_error": "skip", "quarantine": "s3://b/c"},
-            "quarantine='s3://b/c': a folder of this machine's",
+            "quarantine='s3://b/c': a folder on this machine",
         ),
         ("loader", {"max_errors": 3}, "max_errors=3 is for on_error='skip'"),
         ("loader", {"quarantine": "x"}, "quarantine='x' is for on_error='skip'"),
@@ -150,7 +150,7 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
             {"block_bytes": 1e6},
             "block_bytes=1000000.0: a whole number of bytes, 1 or more",
         ),
-        ("read_json", {"storage_options": 3}, "storage_options=3: a mapping of what fsspec takes"),
+        ("read_json", {"storage_options": 3}, "storage_options=3: a mapping of options of fsspec"),
         ("read_json", {"index": 3}, "index=3: a path, or a URL, of a file or folder"),
         ("read_webdataset", {"strict": "no"}, f"strict='no': {FLAG}"),
         ("read_webdataset", {"allow_pipe": "no"}, f"allow_pipe='no': {FLAG}"),
@@ -160,7 +160,11 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
         ("read_json", {"urls": {"a", "b"}}, f"urls=<set>: {URLS}"),
         ("read_json", {"urls": []}, f"urls=<list>: it is empty; {URLS}"),
         ("read_json", {"urls": " "}, f"urls=<str>: it is empty; {URLS}"),
-        ("read_json", {"urls": ["a", b"b"]}, f"urls=<list>: its item 1 is no path or URL; {URLS}"),
+        (
+            "read_json",
+            {"urls": ["a", b"b"]},
+            f"urls=<list>: its item 1 is not a path or URL; {URLS}",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_error_before_anything_starts(
@@ -178,7 +182,7 @@ def test_what_may_be_secret_is_not_shown() -> None:
     assert told.count("; ") == 3
     assert "hunter2" not in told
     told = refused("read_json", urls="a", cache_dir="s3://u:hunter2@h/x?sig=hunter2", cache_bytes=1)
-    assert "cache_dir='s3://h/x?sig=***': a folder of this machine's" in told
+    assert "cache_dir='s3://h/x?sig=***': a folder on this machine" in told
 
 
 def test_a_long_value_is_cut() -> None:

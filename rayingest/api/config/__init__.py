@@ -1,7 +1,8 @@
-"""A YAML file in the API's own words, as a `Dataset` with the options of its loader.
+"""Load a YAML file in the words of the API: a `Dataset` and the options of its loader.
 
-Owns the meaning of the sections; every mistake in the file is found before anything is read, and all are told at once.
-The stages are applied in the order select, decode, map, map_batches, wherever they stand in the file.
+Owns the meaning of the sections. All mistakes in the file are found before any data are read, and
+reported together. Stages run in the order select, decode, map, map_batches, wherever the file has
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.api.mixture import Mixture, mix
 from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError
-from rayingest.options.checked import nearest
+from rayingest.options.checked import suggest
 
 __all__ = ["Config", "Section", "load_config"]
 
@@ -58,12 +59,12 @@ SECTIONS = (
     "job",
 )
 _OF_MIXTURES = ("weighted", "epoch", "pack", "batch", "loader", "job")
-"""Sections that the sources of a mixture do not have."""
+"""Sections that a source of a mixture does not have."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a configuration file says. `job` is the section of the job's own settings, as it stands in the file."""
+    """The contents of a configuration file. `job`: the section with the job's own settings."""
 
     path: str
     job: Mapping[str, Any]
@@ -72,15 +73,18 @@ class Config:
     _lines: Mapping[Loc, int] = field(repr=False)
 
     def dataset(self) -> AnyData:
-        """The data, what is done with it, and its order and batches."""
+        """Return the data with their stages, order and batches."""
         return self._dataset
 
     def loader_options(self) -> dict[str, Any]:
-        """The arguments for `dataset().loader(...)` that the file gives."""
+        """Return the arguments for `dataset().loader(...)` that the file has."""
         return dict(self._options)
 
     def job_as(self, model: type[AnySection]) -> AnySection:
-        """The section `job` as the job's own model, a `Section`. ConfigError names each mistake and its line."""
+        """Return the section `job` as the job's own model.
+
+        Raises ConfigError that names each mistake and its line.
+        """
         mistakes = Mistakes(self.path, dict(self._lines))
         section = check_section(model, dict(self.job), ("job",), mistakes)
         mistakes.refuse()
@@ -89,10 +93,15 @@ class Config:
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """The configuration in a YAML file; relative paths in it are relative to the current folder, now.
+    """Load a configuration from a YAML file. Relative paths in it start at the current folder.
 
-    Functions are imported (the current folder is added to where Python looks); nothing is read of the data. ConfigError
-    lists every mistake with its line.
+    Functions are imported (the current folder is added to `sys.path`); no data are read.
+
+    Returns:
+        A `Config`, with `dataset()`, `loader_options()`, `job` and `job_as(model)`.
+
+    Raises:
+        ConfigError: lists every mistake with its line.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"load_config takes the path of a YAML file, not a {type(path).__name__}")
@@ -100,12 +109,12 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     data, mistakes = document.data, document.mistakes
     _check_keys(data, SECTIONS, mistakes)
     if "batch" not in data:
-        mistakes.add((), "the section 'batch' is needed and missing")
+        mistakes.add((), "the section 'batch' is missing")
     dataset = _dataset(data, mistakes)
     options = _options(data.get("loader"), mistakes)
     job = data.get("job") or {}
     if not isinstance(job, dict):
-        mistakes.add(("job",), f"{job!r} stands where the job's own keys are needed")
+        mistakes.add(("job",), f"{job!r} is not a mapping of the job's own keys")
     mistakes.refuse()
     assert dataset is not None
     return Config(str(path), job, dataset, options, dict(mistakes.lines))
@@ -116,29 +125,26 @@ def _check_keys(data: Mapping[str, Any], allowed: Sequence[str], mistakes: Mista
         if key not in allowed:
             mistakes.add((str(key),), unknown_key(str(key), allowed))
     if ("read" in data) == ("mix" in data):
-        words = (
-            "'read' beside 'mix': leave one out"
-            if "read" in data
-            else "'read' is needed and missing (or 'mix')"
-        )
-        mistakes.add((), f"the section {words}")
+        both = "'read' beside 'mix': leave one of them out"
+        problem = both if "read" in data else "'read' (or 'mix') is missing"
+        mistakes.add((), f"the section {problem}")
 
 
 def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> AnyData | None:
-    """The description; None where no data can be named."""
+    """Return the data, None if the file does not name any."""
     dataset = _mix(data["mix"], mistakes) if "mix" in data else None
     if "read" in data:
         dataset = _read(data["read"], mistakes)
     for stage, arguments in _stages(data, mistakes):
         if dataset is not None:
-            dataset = _added(dataset, stage, arguments, (stage,), mistakes)
+            dataset = _call(dataset, stage, arguments, (stage,), mistakes)
     for method in ("length", "where", "filter", "skip", "take"):
         if method in data:
             value = data[method]
             if method == "filter" or (method == "length" and ":" in str(value)):
                 value = resolve(value, {}, (method,), mistakes)
             if dataset is not None and value is not None:
-                dataset = _added(dataset, method, value, (method,), mistakes)
+                dataset = _call(dataset, method, value, (method,), mistakes)
     for method, model in (
         ("weighted", WEIGHTED),
         ("epoch", EPOCH),
@@ -148,22 +154,22 @@ def _dataset(data: Mapping[str, Any], mistakes: Mistakes) -> AnyData | None:
         section = _weights(data.get(method), mistakes) if method == "weighted" else data.get(method)
         options = check_section(model, section, (method,), mistakes) if method in data else None
         if dataset is not None and options is not None:
-            dataset = _added(dataset, method, options.given(), (method,), mistakes)
+            dataset = _call(dataset, method, options.options(), (method,), mistakes)
     if "batch" in data:
-        section = _resolved(
+        section = _resolve_key(
             data["batch"], "collate", lambda spec, loc: resolve(spec, {}, loc, mistakes), ("batch",)
         )
         batch = check_section(BATCH, section, ("batch",), mistakes)
         if dataset is not None and batch is not None:
-            dataset = _added(dataset, "batch", batch.given(), ("batch",), mistakes)
+            dataset = _call(dataset, "batch", batch.options(), ("batch",), mistakes)
     return dataset
 
 
 def _weights(section: Any, mistakes: Mistakes) -> Any:
-    """The section `weighted` with functions for their names; other words are names of fields."""
+    """Return the section `weighted` with functions for their names; other words are fields."""
     for key in ("by", "balance") if isinstance(section, dict) else ():
         if ":" in str(section.get(key)):
-            section = _resolved(
+            section = _resolve_key(
                 section, key, lambda spec, loc: resolve(spec, {}, loc, mistakes), ("weighted",)
             )
     return section
@@ -173,16 +179,16 @@ def _read(section: Any, mistakes: Mistakes) -> AnyData | None:
     keys = dict(section) if isinstance(section, dict) else {}
     name = keys.pop("format", None)
     if not isinstance(name, str) or name not in READS:
-        said = "is missing" if name is None else f"{name!r} is not known"
+        problem = "is missing" if name is None else f"{name!r} is unknown"
         mistakes.add(
-            ("read", "format"), f"{said}; formats: {', '.join(READS)}{nearest(str(name), READS)}"
+            ("read", "format"), f"{problem}; formats: {', '.join(READS)}{suggest(str(name), READS)}"
         )
         return None
     read = check_section(READS[name], keys, ("read",), mistakes)
     if read is None:
         return None
     try:
-        return READERS[name](**read.given())
+        return READERS[name](**read.options())
     except ConfigError as error:
         mistakes.add(("read",), str(error))
         return None
@@ -195,37 +201,37 @@ def _mix(section: Any, mistakes: Mistakes) -> AnyData | None:
     if options is None or None in sources.values():
         return None
     try:
-        return mix(sources, **options.given())
+        return mix(sources, **options.options())
     except ConfigError as error:
         mistakes.add(("mix",), str(error))
         return None
 
 
 def _sources(section: Any, mistakes: Mistakes) -> dict[str, AnyData | None]:
-    """The data sets to mix; None for each that cannot be named."""
+    """Return the data sets to mix, None for each that has a mistake."""
     loc: Loc = ("mix", "sources")
     if not isinstance(section, dict) or not all(
         isinstance(source, dict) for source in section.values()
     ):
-        mistakes.add(loc, f"{section!r} stands where sources are needed, as in web: {{read: ...}}")
+        mistakes.add(loc, f"{section!r} is not a mapping of sources, as in web: {{read: ...}}")
         return {"": None}
-    made = {}
+    sources = {}
     for name, source in section.items():
         inside = mistakes.under((*loc, str(name)))
         _check_keys(source, [key for key in SECTIONS if key not in _OF_MIXTURES], inside)
-        made[str(name)] = _dataset(source, inside)
-    return made
+        sources[str(name)] = _dataset(source, inside)
+    return sources
 
 
 def _stages(data: Mapping[str, Any], mistakes: Mistakes) -> list[tuple[str, Any]]:
-    """Method names and arguments, in the order in which they are applied."""
+    """Return the names and arguments of the verbs that add stages, in the order of the stages."""
     stages: list[tuple[str, Any]] = []
     for name in ("select", "decode"):
         section = data.get(name)
         if name not in data:
             continue
         if not isinstance(section, dict) or not section:
-            mistakes.add((name,), f"{section!r} stands where fields are needed, as in image: ...")
+            mistakes.add((name,), f"{section!r} is not a mapping of fields, as in image: ...")
             continue
         if name == "decode":
             functions = {
@@ -244,8 +250,8 @@ def _stages(data: Mapping[str, Any], mistakes: Mistakes) -> list[tuple[str, Any]
     return stages
 
 
-def _added(dataset: AnyData, method: str, arguments: Any, loc: Loc, mistakes: Mistakes) -> AnyData:
-    """The data set with one more call; as it was, and the mistake noted, where the call is refused."""
+def _call(dataset: AnyData, method: str, arguments: Any, loc: Loc, mistakes: Mistakes) -> AnyData:
+    """Return the data with one more call, or as they are after adding the mistake of the call."""
     try:
         call: Callable[..., AnyData] = getattr(dataset, method)
         return call(**arguments) if isinstance(arguments, dict) else call(arguments)
@@ -257,26 +263,26 @@ def _added(dataset: AnyData, method: str, arguments: Any, loc: Loc, mistakes: Mi
 def _options(section: Any, mistakes: Mistakes) -> dict[str, Any]:
     def functions(specs: Any, loc: Loc) -> dict[str, Any] | None:
         if not isinstance(specs, dict):
-            mistakes.add(loc, f"{specs!r} stands where fields are needed, as in image: ...")
+            mistakes.add(loc, f"{specs!r} is not a mapping of fields, as in image: ...")
             return None
-        made = {
+        found = {
             key: resolve(spec, AFTER_COPY, (*loc, key), mistakes) for key, spec in specs.items()
         }
-        return {str(key): fn for key, fn in made.items() if fn is not None}
+        return {str(key): fn for key, fn in found.items() if fn is not None}
 
     options = check_section(
-        LOADER, _resolved(section, "after_copy", functions, ("loader",)), ("loader",), mistakes
+        LOADER, _resolve_key(section, "after_copy", functions, ("loader",)), ("loader",), mistakes
     )
-    given = {} if options is None else options.given()
+    given = {} if options is None else options.options()
     if given.get("quarantine"):
         given["quarantine"] = os.path.join(os.getcwd(), os.path.expanduser(given["quarantine"]))  # noqa: PTH109, PTH111
     return given
 
 
-def _resolved(section: Any, key: str, resolving: Callable[[Any, Loc], Any], loc: Loc) -> Any:
-    """The section with what the names of functions at this key stand for; without the key where there is none."""
+def _resolve_key(section: Any, key: str, resolving: Callable[[Any, Loc], Any], loc: Loc) -> Any:
+    """Return the section with functions for their names at this key; without it after a mistake."""
     if not isinstance(section, dict) or section.get(key) is None:
         return section
-    made = resolving(section[key], (*loc, key))
+    value = resolving(section[key], (*loc, key))
     rest = {name: value for name, value in section.items() if name != key}
-    return rest if made is None else {**rest, key: made}
+    return rest if value is None else {**rest, key: value}

@@ -1,7 +1,7 @@
-"""A YAML file as plain data that remembers its lines, and the mistakes found in it.
+"""Read a YAML file as plain data that remembers its lines, and collect the mistakes in it.
 
-Owns strict reading (a key given twice is a mistake, not a choice) and how mistakes are told: all at once, each with its
-place. Knows nothing of what the file means.
+Owns strict reading (a key given twice is a mistake) and how mistakes are reported: all at once,
+each with its place. It does not know what the file means.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from rayingest.errors import ConfigError
-from rayingest.options.checked import known_names
+from rayingest.options.checked import describe_allowed
 from rayingest.storage.redact import redact
 
 Loc = tuple[str | int, ...]
@@ -23,7 +23,7 @@ Loc = tuple[str | int, ...]
 
 @dataclass
 class Mistakes:
-    """What is wrong with a document so far. Places are told from `at` on, a place in it."""
+    """The mistakes in a document so far. Places are relative to `at`, a place in it."""
 
     name: str
     lines: dict[Loc, int] = field(default_factory=dict)
@@ -31,29 +31,29 @@ class Mistakes:
     at: Loc = ()
 
     def under(self, loc: Loc) -> Mistakes:
-        """The same, for what stands at this place."""
+        """Return the same collection for the part of the document at this place."""
         return replace(self, at=(*self.at, *loc))
 
     def add(self, loc: Loc, message: str) -> None:
-        """One more, at this place."""
+        """Add a mistake at this place."""
         self.found.append(((*self.at, *loc), message))
 
     def refuse(self) -> None:
-        """Raises ConfigError with all of them, if there are any."""
+        """Raise ConfigError with all mistakes, if there are any."""
         if not self.found:
             return
-        told = [
+        lines = [
             f"{self._place(loc)}: {message}" for loc, message in sorted(self.found, key=self._order)
         ]
-        if len(told) == 1:
-            raise ConfigError(told[0])
-        raise ConfigError("\n  ".join([f"{self.name} has {len(told)} mistakes:", *told]))
+        if len(lines) == 1:
+            raise ConfigError(lines[0])
+        raise ConfigError("\n  ".join([f"{self.name} has {len(lines)} mistakes:", *lines]))
 
     def _order(self, item: tuple[Loc, str]) -> int:
         return self._line(item[0]) or 0
 
     def _line(self, loc: Loc) -> int | None:
-        """Of the value, or of the nearest one around it that stands in the file."""
+        """Return the line of the value, or of the nearest one around it that is in the file."""
         while loc and loc not in self.lines:
             loc = loc[:-1]
         return self.lines.get(loc)
@@ -69,14 +69,17 @@ class Mistakes:
 
 @dataclass(frozen=True)
 class Document:
-    """The file's mapping, and where to report what is wrong with it."""
+    """The mapping in a file, and the collection of its mistakes."""
 
     data: dict[str, Any]
     mistakes: Mistakes
 
 
 def read_document(path: Path) -> Document:
-    """The mapping that a YAML file holds. ConfigError for a file that cannot be read or is none."""
+    """Return the mapping in a YAML file.
+
+    Raises ConfigError if the file cannot be read, is not YAML, or holds something else.
+    """
     shown = redact(str(path))
     try:
         text = path.read_text(encoding="utf-8")
@@ -93,13 +96,13 @@ def read_document(path: Path) -> Document:
         raise ConfigError(f"{shown} is not YAML: {yaml_problem(error)}") from None
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{shown}: a mapping of sections is needed (read, batch, ...), not {type(data).__name__}"
+            f"{shown} must be a mapping of sections (read, batch, ...), not {type(data).__name__}"
         )
     return Document(data, mistakes)
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """What is wrong, and where; the line itself, which the error quotes, may hold credentials."""
+    """Return the problem and its place, without the line itself, which may hold credentials."""
     mark = getattr(error, "problem_mark", None)
     problem = (
         getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
@@ -108,8 +111,8 @@ def yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def unknown_key(name: str, allowed: Iterable[str]) -> str:
-    """What to say of a key that does not exist."""
-    return f"there is no such key; {known_names(name, allowed)}"
+    """Return the error for a key that does not exist."""
+    return f"there is no such key; {describe_allowed(name, allowed)}"
 
 
 def _walk(node: yaml.Node, loc: Loc, mistakes: Mistakes, walked: set[int]) -> None:
@@ -121,7 +124,7 @@ def _walk(node: yaml.Node, loc: Loc, mistakes: Mistakes, walked: set[int]) -> No
         for number, item in enumerate(node.value):
             _walk(item, (*loc, number), mistakes, walked)
     elif isinstance(node, yaml.MappingNode):
-        seen = set()
+        seen: set[Loc] = set()
         for key, value in node.value:
             inner = (*loc, str(key.value))
             if inner in seen:

@@ -1,7 +1,7 @@
-"""Names in a configuration become functions: `package.module:name`, or the name of something that is known there.
+"""Resolve names in a configuration: `package.module:name`, or the name of a built-in transform.
 
-Owns importing them (the current folder counts) and giving them their arguments. Calls nothing of the user's but classes
-that are to be set up with arguments.
+Owns the import (the current folder is searched too) and the arguments. Of the user's code it runs
+the imported modules, and the constructors of classes that are given arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from rayingest.api.config.document import Loc, Mistakes, unknown_key
 from rayingest.errors import ConfigError
-from rayingest.options.checked import nearest
+from rayingest.options.checked import suggest
 from rayingest.transforms import images
 
 TYPES: Mapping[str, Any] = {"str": str, "bytes": bytes, "int": int, "float": float}
@@ -42,7 +42,7 @@ AFTER_COPY: Mapping[str, Any] = {
 def resolve(
     spec: Any, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes
 ) -> Callable[..., Any] | None:
-    """The function that `spec` stands for, or None and its mistakes noted.
+    """Return the function that `spec` names, or None after adding its mistakes.
 
     `spec` is a name, or `{name: arguments}`: a mapping of them, or the value of the only one. A
     name without a colon is one of `known`. A class that is known, has arguments or is an image
@@ -56,7 +56,8 @@ def resolve(
     else:
         mistakes.add(
             loc,
-            f"{spec!r} names no function; write package.module:name, or {{name: {{argument: value}}}}",
+            f"{spec!r} does not name a function; write package.module:name, or "
+            "{name: {argument: value}}",
         )
         return None
     fn = _find(name, known, loc, mistakes)
@@ -69,7 +70,7 @@ def resolve(
 
 
 def resolve_decoder(spec: Any, loc: Loc, mistakes: Mistakes) -> Callable[..., Any] | None:
-    """As `resolve`; a list stands for image transforms one after the other."""
+    """Resolve a decoder; a list is a chain of image transforms."""
     if not isinstance(spec, list):
         return resolve(spec, DECODERS, loc, mistakes)
     steps = [resolve(step, DECODERS, (*loc, number), mistakes) for number, step in enumerate(spec)]
@@ -86,10 +87,10 @@ def _find(name: str, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes) -> 
     module_name, colon, attribute = name.partition(":")
     if not colon:
         if name not in known:
-            there = f"{', '.join(known)}; " if known else ""
+            names = f"{', '.join(known)}; " if known else ""
             mistakes.add(
                 loc,
-                f"{name!r} is not known; {there}else write package.module:name{nearest(name, known)}",
+                f"{name!r} is unknown; choose {names}or write package.module:name{suggest(name, known)}",
             )
         return known.get(name)
     if os.getcwd() not in sys.path:  # noqa: PTH109
@@ -97,18 +98,18 @@ def _find(name: str, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes) -> 
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        # The user's own module runs here: whatever it raises is told as a mistake of this line.
+        # The user's own module runs here: anything that it raises is a mistake of this line.
         mistakes.add(loc, f"cannot import {module_name!r}: {type(error).__name__}: {error}")
         return None
     for part in attribute.split("."):
         if not hasattr(found, part):
-            mistakes.add(loc, f"{module_name!r} has no {attribute!r}{nearest(part, vars(found))}")
+            mistakes.add(loc, f"{module_name!r} has no {attribute!r}{suggest(part, vars(found))}")
             return None
         found = getattr(found, part)
     if not callable(found):
         mistakes.add(
             loc,
-            f"{name!r} is a {type(found).__name__}, which cannot be called; name a function or a class",
+            f"{name!r} is a {type(found).__name__}, which is not callable; name a function or a class",
         )
         return None
     return found
@@ -133,17 +134,17 @@ def _with_arguments(
         return None
     try:
         if not isinstance(fn, type):
-            return _bound(fn, values, given)
+            return _bind(fn, values, given)
         signature.bind(*values, **given)
-        made: Callable[..., Any] = fn(*values, **given)
+        instance: Callable[..., Any] = fn(*values, **given)
     except (ConfigError, TypeError, ValueError) as error:
         mistakes.add(loc, f"{name}: {error}")
         return None
-    return made
+    return instance
 
 
-def _bound(fn: Any, values: tuple[Any, ...], given: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function with these arguments added, under its own name in messages."""
+def _bind(fn: Any, values: tuple[Any, ...], given: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function with these arguments, under its own name in messages."""
     if values:
         raise ConfigError("a function's arguments are written as a mapping, {argument: value}")
     bound = functools.partial(fn, **given)

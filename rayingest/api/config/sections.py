@@ -1,6 +1,7 @@
-"""The sections of a configuration and their keys: the names, types and limits of the API's own arguments.
+"""Derive the sections of a configuration from the signatures of the API.
 
-Owns what is said where something else is written. Defaults are the API's: a key that is not given is not passed on.
+Owns the errors for keys and values that the API does not allow. Defaults are the API's: a key that
+the file does not have is not passed on.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from rayingest.api.config.document import Loc, Mistakes, unknown_key
 from rayingest.api.dataset import Dataset
 from rayingest.api.mixture import mix
 from rayingest.api.readers import READERS
-from rayingest.options.checked import Options, options_of, shown
+from rayingest.options.checked import Options, options_of, show_value
 
 
 class Section(Options):
-    """What stands in one section. Jobs derive the model of their own section from it."""
+    """The values of one section. Jobs derive the model of their own section from it."""
 
-    def given(self) -> dict[str, Any]:
-        """The keys that the file has."""
+    def options(self) -> dict[str, Any]:
+        """Return the values of the keys that the file has."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 def _section_of(call: Callable[..., Any], without: Collection[str] = ()) -> type[Section]:
-    """The section whose keys are a call's options."""
+    """Make the model of a section whose keys are the options of a call."""
     fields = {name: field for name, field in options_of(call).items() if name not in without}
     return create_model(call.__name__, __base__=Section, __module__=call.__module__, **fields)  # type: ignore[call-overload,no-any-return]
 
@@ -39,7 +40,7 @@ EPOCH = _section_of(Dataset.epoch)
 PACK = _section_of(Dataset.pack)
 WEIGHTED = _section_of(Dataset.weighted)
 LOADER = _section_of(Dataset.loader, without={"rank", "world_size", "pool"})
-"""Without what belongs to a process."""
+"""Without the options that depend on the process."""
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -47,44 +48,44 @@ AnySection = TypeVar("AnySection", bound=Section)
 def check_section(
     model: type[AnySection], data: Any, loc: Loc, mistakes: Mistakes
 ) -> AnySection | None:
-    """The section, or None and its mistakes noted."""
+    """Return the section, or None after adding its mistakes."""
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        mistakes.add(loc, f"{data!r} stands where keys are needed: {', '.join(model.model_fields)}")
+        mistakes.add(loc, f"{data!r} is not a mapping of keys: {', '.join(model.model_fields)}")
         return None
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        told: dict[tuple[Loc, str], list[str]] = {}
+        by_place: dict[tuple[Loc, str], list[str]] = {}
         for details in error.errors():
             place, value, message = _explain(model, data, details)
-            told.setdefault((place, value), []).append(message)
-        for (place, value), messages in told.items():
+            by_place.setdefault((place, value), []).append(message)
+        for (place, value), messages in by_place.items():
             mistakes.add((*loc, *place), value + ", or ".join(dict.fromkeys(messages)))
         return None
 
 
 def _explain(model: type[BaseModel], data: Any, details: Any) -> tuple[Loc, str, str]:
-    """Where in the data pydantic's complaint belongs, the value there if it matters, and what to say of it."""
+    """Return the place in the data that pydantic's error is about, the value there, and a message."""
     loc: Loc = details["loc"]
     if details["type"] == "extra_forbidden":
         return loc, "", unknown_key(str(loc[-1]), _fields_at(model, loc[:-1]))
     if details["type"] == "missing":
-        return loc, "", "this key is needed and missing"
+        return loc, "", "the key is missing"
     value: Any = data
     depth = 0
-    for part in loc:  # behind the place in the data comes which of several types was tried
+    for part in loc:  # the end of `loc` is not a place but the type of a union that was tried
         inside = isinstance(value, dict) and part in value
         if not inside and not (isinstance(value, list) and isinstance(part, int)):
             break
         value, depth = value[part], depth + 1  # type: ignore[index]
     message: str = details["msg"]
-    return loc[:depth], f"{shown(details)}: ", message[:1].lower() + message[1:]
+    return loc[:depth], f"{show_value(details)}: ", message[:1].lower() + message[1:]
 
 
 def _fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
-    """The keys allowed at a place: those of the model found there."""
+    """Return the keys that are allowed at a place: those of the model there."""
     for part in loc:
         annotation = model.model_fields[str(part)].annotation
         inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]

@@ -18,7 +18,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, Span, Work
 from rayingest.formats.columns import ENCODING
 from rayingest.formats.index_only import NUMBER
-from rayingest.options.checked import known_names
+from rayingest.options.checked import describe_allowed
 from rayingest.transforms.decoders import IMAGES, encoding_value
 from rayingest.transforms.images import Decode, Resize
 from rayingest.transforms.images.pixels import open_image
@@ -69,7 +69,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.to not in SUFFIXES:
-            raise ConfigError(f"--to {self.to}: {known_names(self.to, SUFFIXES)}")
+            raise ConfigError(f"--to {self.to}: {describe_allowed(self.to, SUFFIXES)}")
 
 
 @dataclass(frozen=True)

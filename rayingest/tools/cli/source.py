@@ -28,7 +28,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, SourceWork, Span, Work
 from rayingest.formats.indexing import index_shard
 from rayingest.formats.protocol import Shard
-from rayingest.options.checked import known_names
+from rayingest.options.checked import describe_allowed
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
@@ -71,7 +71,7 @@ def open_source(
             )
         return load_config(source).dataset()
     if format_name not in READERS:
-        raise ConfigError(f"--format {format_name}: {known_names(format_name, READERS)}")
+        raise ConfigError(f"--format {format_name}: {describe_allowed(format_name, READERS)}")
     return READERS[format_name](source, **dict(map(_option, options or ())))
 
 
