@@ -10,6 +10,8 @@ from typing import Any
 import fsspec
 import pytest
 
+from rayingest.api.data import description_of
+from rayingest.api.dataset import Dataset
 from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
@@ -108,9 +110,13 @@ def check_error(reading: Any, path: Path) -> None:
     assert caught.value.offset is not None
 
 
+def format_of(data: Dataset) -> str:
+    return description_of(data).source.format_name
+
+
 def test_every_format_has_a_reader_and_a_case(tmp_path: Path) -> None:
     """A new format in the registry has a reader and a test case."""
     of_files = {name for name in FORMATS if get_format(name).suffixes}
-    assert {reader("x").format_name for reader in READERS.values()} == of_files
-    read_by_cases = {case.read(str(tmp_path)).format_name for case in CASES.values()}
-    assert read_by_cases == of_files - {"images"}  # as `files`, and tested by its own file
+    assert {format_of(reader("x")) for reader in READERS.values()} == of_files
+    of_cases = {format_of(case.read(str(tmp_path))) for case in CASES.values()}
+    assert of_cases == of_files - {"images"}  # as `files`, and tested by its own file
