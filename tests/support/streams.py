@@ -160,8 +160,8 @@ def run_on_least(
             with dataset.loader(pool=pool, max_bytes=budget, epochs=1, **options) as loader:
                 return [joined([batch]) for batch in loader], loader.stats()
         except ri.ConfigError as error:
-            told = re.search(r"give it (\d+) or more", str(error))
-            budget = int(told[1]) if told else 0
+            advice = re.search(r"set max_bytes to (\d+) or more", str(error))
+            budget = int(advice[1]) if advice else 0
     raise AssertionError("the budget that was advised is not enough")
 
 

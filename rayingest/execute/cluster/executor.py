@@ -85,8 +85,8 @@ class Executor:
         self._block_refs = BlockRefs()
         self._release_sent = 0.0
         self._stragglers = {ev.Read: Stragglers(), ev.Decode: Stragglers()}
-        # Bytes that dispatch gave up, and when; the store may not have freed them yet.
-        self._given_up: deque[tuple[float, int]] = deque()
+        # Bytes that dispatch released, and when; the store may not have freed them yet.
+        self._released: deque[tuple[float, int]] = deque()
         self._timings = Timings()
         self._workers_lost = 0
 
@@ -189,15 +189,15 @@ class Executor:
         return []
 
     def collect_freed(self) -> list[ev.Event]:
-        """Return events for the bytes given up long enough ago for the store to have freed them."""
+        """Return events for the bytes released long enough ago for the store to have freed them."""
         now = time.monotonic()
         self._send_releases(now)
         lingers = self._block_refs.lingers_since()
         kept_from = now if lingers is None else max(lingers, now - _PATIENCE_SECONDS)
         delay = max((handle.info.free_seconds for handle in self._handles.values()), default=0.0)
         events: list[ev.Event] = []
-        while self._given_up and self._given_up[0][0] < min(kept_from, now - delay):
-            events.append(ev.Freed(self._given_up.popleft()[1]))
+        while self._released and self._released[0][0] < min(kept_from, now - delay):
+            events.append(ev.Freed(self._released.popleft()[1]))
         return events
 
     def find_overdue(self) -> list[ev.Event]:
@@ -250,14 +250,14 @@ class Executor:
         """Return the value of an output, and drop it here."""
         return self._results.take(output)
 
-    def give_up(self, nbytes: int) -> None:
-        """Note that dispatch gave up this many bytes now."""
-        self._given_up.append((time.monotonic(), nbytes))
+    def release(self, nbytes: int) -> None:
+        """Note that dispatch released this many bytes now; `collect_freed` reports them as freed."""
+        self._released.append((time.monotonic(), nbytes))
 
     @property
     def waits_for_store(self) -> bool:
-        """Whether dispatch gave up bytes that the store may not have freed yet."""
-        return bool(self._given_up)
+        """Whether dispatch released bytes that the store may not have freed yet."""
+        return bool(self._released)
 
     def forget_outputs(self) -> None:
         """Drop all outputs, because the consumer starts elsewhere."""

@@ -300,7 +300,7 @@ class Feeder:
             case ev.Drop(blocks):
                 self._executor.drop(blocks)
             case ev.ReportFreed(nbytes):
-                self._executor.give_up(nbytes)
+                self._executor.release(nbytes)
             case ev.Deliver():
                 self._deliver(command)
             case ev.Fail():
