@@ -1,7 +1,8 @@
-"""A stream: one data set's description and plan, from which any process makes any part of any batch.
+"""Join a plan with its work: a stream, from which any process makes any part of any batch.
 
-Owns the joint of floor 0's plan with floor 1's work; the one-process reference and the cluster both
-execute exactly this. Knows no Ray and no torch.
+Owns what both executions need of the two: where blocks lie, which rows a task decodes, which
+columns a batch has. The reference in one process and the cluster execute exactly this. Knows no Ray
+and no torch.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _LEARN_BLOCKS, _LEARN_SAMPLES = 4, 8
 _SPREAD_BLOCKS, _SPREAD_SAMPLES = 8, 64
 _LEAST_KEPT_BYTES = 256 << 20
 _RUN_ROWS = 1 << 14
-"""Steps are planned together up to so many rows."""
+"""The planner plans up to this many rows of the next steps in one call."""
 
 
 def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Spans:
-    """Where these blocks of a manifest, which is that of this source or of several, lie, in the same order."""
+    """Return where these blocks lie, in the same order; `source` numbers the first source."""
     spans: Spans = []
     for number in blocks:
         shard = int(manifest.shard[number])
@@ -92,22 +93,22 @@ class Stream(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """16 hex digits of the data."""
+        """16 hex digits that identify the data."""
 
     @property
     @abstractmethod
     def row_bytes(self) -> float:
-        """Bytes of an undecoded sample, on average, near enough."""
+        """The approximate mean size of a raw sample, in bytes."""
 
     @property
     @abstractmethod
     def window_steps(self) -> int:
-        """Steps that blocks are needed for, once they are read."""
+        """The number of steps that need a block after it was read."""
 
     @property
     @abstractmethod
     def kept_bytes(self) -> int:
-        """Bytes of blocks that are worth keeping where all is done in one process."""
+        """Bytes of blocks to keep if one process does all the work."""
 
     @property
     def in_order(self) -> bool:
@@ -116,39 +117,39 @@ class Stream(ABC):
 
     @abstractmethod
     def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
-        """Expected bytes of every block, with so many more a sample and a block."""
+        """Return the expected bytes of every block, with overheads per sample and per block."""
 
     @abstractmethod
     def spans(self, blocks: Iterable[int]) -> Spans:
-        """Where these blocks lie, in the same order."""
+        """Return where these blocks lie, in the same order."""
 
     @abstractmethod
     def heads(self) -> list[Head]:
-        """From which the schema is learnt."""
+        """Return the blocks and samples to learn the schema from."""
 
     @abstractmethod
     def location(self, block: int) -> tuple[str, int | None]:
-        """The shard, as it may be shown, and the beginning of a block in it, None where that says nothing."""
+        """Return a block's shard, without credentials, and its begin there (None if unknown)."""
 
     @property
     def can_learn(self) -> bool:
-        """Whether the samples that the schema is learnt from are there already."""
+        """Whether the samples to learn the schema from can be read already."""
         return True
 
     def ready_work(self) -> Work | None:
-        """The work as it can be begun with, if nothing needs to be learnt for it."""
+        """Return the work to begin with, if it needs no schema or has one; otherwise None."""
         return self.work if self.work.pipeline.collate is not None else None
 
     @abstractmethod
     def on_schema_learned(self, work: Work) -> None:
-        """The work has got its schema."""
+        """Take the schema of the work; whoever resumes the stream must use the same one."""
 
     @abstractmethod
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
-        """Blocks were read; what `Work.notes` says of each."""
+        """Take `Work.notes` of blocks that were read."""
 
     def locate(self, error: DataError, samples: StepSamples, row: int) -> DataError:
-        """The error, with what it does not know of the sample in this row and of where that is."""
+        """Return the error with the location of this row's sample, as far as it has none."""
         shard, begin = self.location(int(samples.block[row]))
         return DataError(
             f"{error.reason}; the offset is that of its block"
@@ -157,14 +158,13 @@ class Stream(ABC):
             shard=error.shard or shard,
             offset=begin if error.offset is None else error.offset,
             sample=int(samples.ordinal[row]) if error.sample is None else error.sample,
-            key=None
-            if error.sample is None
-            else error.key,  # else that of whatever sample the damage is at
+            # Without a sample, the key is that of the sample at the damage, not of this one.
+            key=None if error.sample is None else error.key,
             transient=error.transient,
         )
 
     def errors_in(self, step: FilledStep) -> list[DataError]:
-        """What is wrong with each of the step's own samples that has a stand-in, in row order."""
+        """Return the errors of the step's own samples that are replaced, in row order."""
         rows = sorted(row for row in step.errors if row < step.own.rows)
         return [self.locate(step.errors[row], step.own, row) for row in rows]
 
@@ -176,7 +176,7 @@ class Stream(ABC):
         if not self.planner.steps_in(epoch):
             return
         while epochs is None or epoch < epochs:
-            count = 1  # planning ahead pays for those who go on
+            count = 1  # planning ahead pays only if the consumer continues
             while step < self.planner.steps_in(epoch):
                 run = self.planner.run(epoch, step, count)
                 yield from run
@@ -187,7 +187,10 @@ class Stream(ABC):
     def block_rows(
         self, samples: StepSamples, chosen: np.ndarray | slice, blocks: np.ndarray
     ) -> BlockRows:
-        """The chosen samples of a step as rows of the tables of `blocks` (ascending block numbers, all that occur)."""
+        """Return the chosen samples of a step, as rows of `blocks`.
+
+        `blocks` are ascending block numbers, among them all that occur.
+        """
         table_of = np.searchsorted(blocks, samples.block[chosen])
         lengths = None if samples.length is None else samples.length[chosen]
         layout = samples.layout if len(table_of) == len(samples.block) else None
@@ -205,7 +208,7 @@ class Stream(ABC):
     def task_rows(
         self, parts: Sequence[tuple[StepSamples, np.ndarray]], blocks: np.ndarray
     ) -> TaskRows:
-        """The chosen samples of several steps, as `rows` has them of one."""
+        """Return the chosen samples of several steps, as `block_rows` does for one."""
         columns = zip(
             *(
                 (samples.block[rows], samples.row[rows], samples.ordinal[rows])
@@ -240,16 +243,16 @@ class Stream(ABC):
         )
 
     def complete(self, samples: StepSamples, columns: Columns) -> Columns:
-        """The batch: the columns of all the step's samples, cut to its rows, and what `RESERVED` names.
+        """Return the batch: the columns cut to the step's rows, and the loader's own columns.
 
-        The columns of packed rows are those already; `__index__` then has an entry for each of
-        `cu_seqlens`' segments, -1 for what is left of a row. ConfigError where a collate function
-        of the user's gave columns of these names.
+        The columns of packed rows are complete already. Their `__index__` has an entry for each
+        segment of `cu_seqlens`, -1 for the padding of a row. Raises ConfigError if a user's collate
+        function gave a column of a reserved name.
         """
         taken = [name for name in RESERVED if name in columns]
         if taken:
             raise ConfigError(
-                f"collate gave a field {taken[0]!r}, which the loader adds itself: call it something else"
+                f"collate gave a field {taken[0]!r}, which the loader adds itself; rename the field"
             )
         if samples.layout is not None:
             return {**columns, **self._of_packed(samples, samples.layout)}
@@ -265,11 +268,7 @@ class Stream(ABC):
         _, piece = layout.segments
         index = np.full(len(piece), -1, np.int64)
         index[piece >= 0] = samples.ordinal[layout.sample[piece[piece >= 0]]]
-        return (
-            {"__index__": index, "__valid__": layout.valid}
-            if self.flag_valid
-            else {"__index__": index}
-        )
+        return {"__index__": index, **({"__valid__": layout.valid} if self.flag_valid else {})}
 
 
 @dataclass(frozen=True)
@@ -319,7 +318,7 @@ class ManifestStream(Stream):
         return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
 
     def on_schema_learned(self, work: Work) -> None:
-        pass  # whoever begins elsewhere learns the same
+        pass  # every rank and run learns the same schema from the data
 
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         pass
