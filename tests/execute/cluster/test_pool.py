@@ -1,4 +1,4 @@
-"""The cool-down of nodes that were unreachable."""
+"""A pool: nodes that cool down, and decoders that come and go."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+import rayingest as ri
 from rayingest.execute.cluster import pool
 from rayingest.execute.cluster.pool import CoolDown, exclude_nodes
+from tests.support.streams import images, joined
 
 
 def node(name: str, cpus: int = 4, alive: bool = True) -> dict[str, Any]:
@@ -57,3 +59,28 @@ def test_the_end_of_a_cool_down_is_reported_once(wait_until: Any) -> None:
     wait_until(
         lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()), 10
     )
+
+
+def test_decoders_come_and_go_and_the_stream_is_the_same(
+    cluster: Any, shards: str, wait_until: Any
+) -> None:
+    """Two more decoders after a few steps; one is left in the second epoch."""
+    data = images(shards, 10)
+    with data.loader(workers=0) as loader:
+        reference = [joined([batch]) for _ in range(2) for batch in loader]
+
+    def decoders(pool: ri.Pool) -> int:
+        return pool.count("decoder")
+
+    seen = []
+    with ri.Pool(workers=1) as pool, data.loader(pool=pool) as loader:
+        for _ in range(2):
+            for batch in loader:
+                seen.append(joined([batch]))
+                if len(seen) == 5:
+                    pool.resize(3)
+                    wait_until(lambda: decoders(pool) == 3, 60)
+                if len(seen) == len(reference) // 2 + 5:
+                    pool.resize(1)
+                    wait_until(lambda: decoders(pool) == 1, 60)
+    assert seen == reference
