@@ -1,7 +1,7 @@
 """Describe datasets that are functions of an index: no files, no bytes, one block of all indices.
 
-The raw table has a row per index and takes no memory: `__number__` is a column of nulls, whose
-values are the numbers of the rows. Owns that convention; a transform makes the sample of an index.
+The raw table has a row per index and takes no memory: `__number__` is a column of nulls, which
+stand for the numbers of the rows. A transform makes the sample of an index.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
+from rayingest.formats.protocol import NUMBER, Block, Columns, Format, Options, Shard
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
 from rayingest.storage.urls import Listing, Urls
-
-NUMBER = "__number__"
-"""The column of row numbers."""
 
 
 class _IndexOnly(Format):

@@ -24,6 +24,8 @@ from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, list_shards
 
 OFFSET, FILE, FAULT = "__offset__", "__file__", "__fault__"
+NUMBER = "__number__"
+"""A column of nulls, each of which stands for the number of its row: see `index_only`."""
 
 Block = tuple[int, int, int]
 """`(begin, end, samples)`: a range in the format's own units, and its number of samples."""

@@ -16,7 +16,7 @@ import bracex
 from fsspec.utils import glob_translate
 
 from rayingest.errors import ConfigError
-from rayingest.storage import local_listing, pipes, remote_listing
+from rayingest.storage import local_listing, pipes
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import FileInfo, common_prefix, ends_in, has_wildcard, within_url
 from rayingest.storage.local_files import local_path
@@ -116,7 +116,11 @@ def _expand(url: str, storage: Storage, suffixes: Sequence[str]) -> list[FileInf
     if not url.strip():
         raise ConfigError(f"{url!r} is not a path or URL: it is empty")
     names = _braces(url)
-    lister = remote_listing if local_path(url) is None else local_listing
+    lister: Any = local_listing
+    if local_path(url) is None:
+        from rayingest.storage import remote_listing  # local data needs none of it
+
+        lister = remote_listing
     found: dict[str, FileInfo] = {}
     missing: list[str] = []
     plain = [name for name in names if not _is_glob(name)]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
-from rayingest.formats.index_only import NUMBER
+from rayingest.formats.protocol import NUMBER
 from rayingest.transforms.decoders import (
     Decoder,
     decoder_for,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.formats.index_only import NUMBER
+from rayingest.formats.protocol import NUMBER
 from rayingest.plan.order.keys import fold
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.torch.random_state import global_seed, state_mark
