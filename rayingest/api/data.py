@@ -79,7 +79,7 @@ class Data(Generic[D_co]):
             raise error
 
     @checked()
-    def select(self, **new: Field) -> Self:
+    def select(self, *unnamed: Field, **new: Field) -> Self:
         """Keep only these fields, under new names. Other fields are not read where possible.
 
             data.select(image="jpg", label="cls")
@@ -90,6 +90,10 @@ class Data(Generic[D_co]):
         Raises:
             ConfigError: an earlier `select` left the field out, or a new name is reserved.
         """
+        if unnamed:
+            raise ConfigError(
+                f"select({unnamed[0]!r}): a field needs a name, as in select(image={unnamed[0]!r})"
+            )
         return self._with_stage(Select(new))
 
     @checked()

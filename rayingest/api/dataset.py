@@ -19,9 +19,7 @@ from rayingest.build.weights import By, Weighting, one_weight
 from rayingest.errors import ConfigError
 from rayingest.options.checked import checked
 from rayingest.options.types import Count, Flag, Fraction, Function, Length, Positive, Seed, Text
-from rayingest.plan.order.packing import Packing
 from rayingest.plan.order.subset import Part, Skip, Take, split_parts
-from rayingest.transforms.expressions import Expression
 from rayingest.transforms.functions import name_of
 
 if TYPE_CHECKING:
@@ -57,6 +55,8 @@ class Dataset(FiniteData[OneSource]):
         Raises:
             ConfigError: the expression is not of this language, or a random stage comes before it.
         """
+        from rayingest.transforms.expressions import Expression
+
         self._permit(Feature.WHERE)
         parsed = Expression(expression)
         return self._choose(f"where({parsed.text})", parsed, parsed.names)
@@ -117,6 +117,8 @@ class Dataset(FiniteData[OneSource]):
                 pretraining). False: cut no sample, put each into the row where it fits best (for
                 fine-tuning); no sample may be longer than a row.
         """
+        from rayingest.plan.order.packing import Packing
+
         names = (field,) if isinstance(field, str) else tuple(field)
         packed = self._with(packing=Packed(Packing(length, cut), names))
         return packed if packed._description.lengths is not None else packed.length(names[0])

@@ -7,7 +7,7 @@ nothing: `one_source`, `mixture` and `records` turn the three kinds of descripti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -30,7 +30,7 @@ from rayingest.transforms.expressions import Expression
 from rayingest.transforms.collate import PACKED_COLUMNS, PackedFields
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
-from rayingest.transforms.stages import Select, Stage
+from rayingest.transforms.stages import Decode, Select, Stage, absent_field
 
 if TYPE_CHECKING:
     from rayingest.trainer.loader import PlanView
@@ -273,7 +273,19 @@ def make_pipeline(
 
 
 def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:
-    """Return the stages with one more. Raises ConfigError if it cannot follow them."""
+    """Return the stages with one more.
+
+    Raises ConfigError if it cannot follow them, or names a field that a `select` before it left out.
+    """
+    there: Mapping[str, Any] | None = None  # unknown, until a select names all fields
+    for one in stages:
+        if not isinstance(one, Decode):
+            there = one.fields if isinstance(one, Select) else None
+    named: Iterable[str] = stage.fields.values() if isinstance(stage, Select) else ()
+    named = stage.functions if isinstance(stage, Decode) else named
+    for field in named:
+        if there is not None and field not in there:
+            raise absent_field(type(stage).__name__.lower(), field, there)
     added = (*stages, stage)
     Pipeline(added, 0)
     return added

@@ -133,10 +133,11 @@ def checked(
     def decorate(call: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(call)
         takes_any_name = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        variadic = _variadic(call)
 
         @functools.cache
         def model() -> type[Options]:
-            fields = {**options_of(call), **_variadic(call)}
+            fields = {**options_of(call), **variadic}
             return create_model(
                 call.__name__, __base__=Options, __module__=call.__module__, **fields
             )  # type: ignore[call-overload,no-any-return]
@@ -144,10 +145,11 @@ def checked(
         @functools.wraps(call)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             allowed = model().model_fields
+            by_name = [name for name in allowed if name not in variadic]
             for name in () if takes_any_name else kwargs:
-                if name not in allowed:
+                if name not in by_name:
                     raise ConfigError(
-                        f"there is no option {name!r}; {describe_allowed(name, allowed)}"
+                        f"there is no option {name!r}; {describe_allowed(name, by_name)}"
                     )
             try:
                 bound = signature.bind(*args, **kwargs)

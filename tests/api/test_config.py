@@ -25,7 +25,7 @@ Write = Callable[[str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a configuration into the current folder."""
+    """Return a function that writes a configuration into the current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(text: str) -> Path:
@@ -43,7 +43,7 @@ def refused(path: Path) -> str:
 
 
 class Scale:
-    """A class of the user's, with an argument."""
+    """A user's class with an argument."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self.factor = factor
@@ -53,26 +53,26 @@ class Scale:
 
 
 def jitter(sample: dict[str, Any], rng: np.random.Generator, amount: float = 1.0) -> dict[str, Any]:
-    """A function of the user's that takes random numbers, and an argument."""
+    """Take random numbers and an argument, as a user's function may."""
     return {name: value + amount * rng.random() for name, value in sample.items()}
 
 
 def double(columns: dict[str, Any]) -> dict[str, Any]:
-    """A function of columns."""
+    """Take columns, as a function for `map_batches` does."""
     return {name: [2 * value for value in values] for name, values in columns.items()}
 
 
 def as_lists(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """A collate function."""
+    """Put samples together, as a collate function does."""
     return {"all": samples}
 
 
 def three(a: Any, b: Any, c: Any) -> None:
-    """A function that cannot be called with a sample."""
+    """Fail when called with a sample."""
 
 
-def test_a_configuration_is_what_the_api_would_make(write: Write) -> None:
-    """Every section does what the call of that name does, defaults included."""
+def test_a_configuration_equals_the_calls_of_the_api(write: Write) -> None:
+    """Each section does the same as the call of its name, defaults included."""
     path = write(
         """
         read: {format: webdataset, urls: "data/*.tar", index: idx/, block_bytes: 1_000, strict: false, max_expansion: 9}
@@ -109,8 +109,8 @@ def test_a_configuration_is_what_the_api_would_make(write: Write) -> None:
     assert config.job == {"anything": [1, 2]}
 
 
-def test_a_mixture_has_descriptions_of_its_sources(write: Write) -> None:
-    """Each is written as a configuration is, mixtures among them too."""
+def test_a_mixture_has_a_section_for_each_source(write: Write) -> None:
+    """A source is written as a configuration is; it may be a mixture."""
     config = ri.load_config(
         write(
             """
@@ -138,7 +138,7 @@ def test_a_mixture_has_descriptions_of_its_sources(write: Write) -> None:
 
 
 def test_weights_are_fields_or_functions(write: Write) -> None:
-    """As `weighted` takes them."""
+    """Both forms of `weighted` can be written."""
     data = ri.load_config(write(LEAST + "weighted: {by: quality, samples: 9}")).dataset()
     first = description_of(data).weighting
     assert first is not None
@@ -152,8 +152,8 @@ def test_weights_are_fields_or_functions(write: Write) -> None:
     )
 
 
-def test_mistakes_in_a_source_are_told_where_they_are(write: Write) -> None:
-    """With all others, each with its line."""
+def test_mistakes_in_a_source_are_reported_with_their_lines(write: Write) -> None:
+    """They are reported with all other mistakes."""
     said = refused(
         write(
             """
@@ -186,7 +186,7 @@ def test_mistakes_in_a_source_are_told_where_they_are(write: Write) -> None:
 
 
 def test_the_least_configuration_leaves_all_defaults_to_the_api(write: Write) -> None:
-    """Nothing that is not written is passed on; an empty `shuffle` still shuffles."""
+    """Only keys in the file are passed on; an empty `shuffle` still shuffles."""
     config = ri.load_config(write(LEAST))
     assert config.dataset() == ri.read_json("a.jsonl").batch(4)
     assert config.loader_options() == config.job == {}
@@ -208,7 +208,7 @@ def test_the_least_configuration_leaves_all_defaults_to_the_api(write: Write) ->
 def test_every_option_of_a_call_can_be_written(
     section: type[Section], call: Any, apart: set[str]
 ) -> None:
-    """The keys of a section are the parameters of its call, with the same defaults, without what a process has."""
+    """The keys of a section are the parameters of its call, with the same defaults."""
     parameters = {n: p for n, p in inspect.signature(call).parameters.items() if n not in apart}
     assert set(section.model_fields) == set(parameters)
     for name, parameter in parameters.items():
@@ -216,10 +216,10 @@ def test_every_option_of_a_call_can_be_written(
             assert section.model_fields[name].default == parameter.default, name
 
 
-def test_relative_paths_are_those_of_the_folder_at_that_time(
+def test_relative_paths_start_at_the_folder_of_load_config(
     write: Write, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """A description made in one folder still names its files in another, where workers of Ray Train stand."""
+    """Data still name their files in another folder, such as that of Ray Train's workers."""
     config = ri.load_config(write(LEAST + "loader: {quarantine: bad}\n"))
     monkeypatch.chdir(ROOT)
     assert description_of(config.dataset()).source.urls == f"{tmp_path}/a.jsonl"
@@ -227,7 +227,7 @@ def test_relative_paths_are_those_of_the_folder_at_that_time(
 
 
 def test_functions_can_be_given_arguments(write: Write) -> None:
-    """A class is set up with them, a function gets them with every call; both travel to workers."""
+    """A class gets them once, a function with every call; both can be pickled."""
     text = (
         LEAST
         + "map: [{tests.api.test_config:Scale: {factor: 3.0}}, {tests.api.test_config:jitter: {amount: 0}}]\n"
@@ -240,7 +240,7 @@ def test_functions_can_be_given_arguments(write: Write) -> None:
 
 
 def test_a_module_in_the_current_folder_is_found(write: Write) -> None:
-    """The folder where the command is given counts, as it does for the workers that Ray starts there."""
+    """The current folder is searched for modules."""
     Path("found_here.py").write_text("def f(sample):\n    return sample\n")
     dataset = ri.load_config(write(LEAST + "map: found_here:f\n")).dataset()
     (stage,) = description_of(dataset).stages
@@ -335,10 +335,10 @@ def test_images_are_normalised_on_the_device_where_asked_for(write: Write) -> No
         ("batch: {size: 8}", "c.yaml:2: batch", ["the key is given twice, again in line 3"]),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
+def test_a_mistake_is_reported_with_its_place_and_the_allowed_values(
     write: Write, line: str, place: str, words: list[str]
 ) -> None:
-    """One mistake, one message: where it is, what is there, what could be there, and what may have been meant."""
+    """The message has the place, the value, the allowed values, and a similar name."""
     told = refused(write(LEAST + line))
     assert told.startswith(place)
     assert [word for word in words if word not in told] == []
@@ -387,17 +387,17 @@ def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
     ],
 )
 def test_a_file_that_lacks_something_is_refused(write: Write, text: str, words: str) -> None:
-    """Missing sections and keys, keys of another format, and files of another kind."""
+    """Sections and keys may be missing, keys may be of another format, the file of another kind."""
     assert words in refused(write(text))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """By its name, in one line."""
+    """The error names the file, in one line."""
     assert "No such file" in refused(tmp_path / "none.yaml")
 
 
-def test_all_mistakes_are_told_at_once(write: Write) -> None:
-    """In the order of the file."""
+def test_all_mistakes_are_reported_at_once(write: Write) -> None:
+    """They come in the order of the file."""
     told = refused(
         write(
             "raed: 1\nread: {format: json}\nbatch: {siz: 3}\nloader:\n  prefetch: -1\n  workers: x\n"
@@ -415,12 +415,12 @@ def test_all_mistakes_are_told_at_once(write: Write) -> None:
 
 
 def test_an_anchor_inside_of_itself_is_refused_like_any_other_value(write: Write) -> None:
-    """A file that never ends does not keep the reader busy for ever."""
+    """The reader ends on a file that contains itself."""
     assert "select: " in refused(write(LEAST + "select: &a [*a]\n"))
 
 
 def test_a_job_checks_its_own_section_in_the_same_way(write: Write) -> None:
-    """`job_as` gives the job's model, or tells the line."""
+    """`job_as` returns the job's model, or names the line."""
 
     class Inner(Section):
         steps: int
@@ -441,21 +441,21 @@ def test_a_job_checks_its_own_section_in_the_same_way(write: Write) -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name
 )
-def test_the_configurations_that_come_with_it_hold(
+def test_the_example_configurations_can_be_loaded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every file in `configs/` can be loaded from the project's folder."""
+    """Every file in `configs/` loads from the project's folder."""
     monkeypatch.chdir(ROOT)
     ri.load_config(path)
 
 
 def is_low(sample: dict[str, Any]) -> bool:
-    """A filter of the user's."""
+    """Choose samples, as a user's filter does."""
     return bool(sample["n"] < 9)
 
 
 def test_parts_of_the_data_and_their_lengths(write: Write) -> None:
-    """In the API's own words, in the order length, where, filter, skip and take; mistakes with their lines."""
+    """The verbs run in the order length, where, filter, skip, take; mistakes have their lines."""
     path = write(
         "read: {format: json, urls: a.jsonl}\nlength: n\nwhere: n > 1\nfilter: tests.api.test_config:is_low\nskip: 2\n"
         "take: 7\nepoch: {passes: 2}\nshuffle: {}\nbatch: {size: 4, bucketed: true, pad: {x: {multiple_of: 8}}}\n"

@@ -21,7 +21,7 @@ from tests.support.streams import write_shards
 
 
 def lines(folder: Path, count: int = 40) -> str:
-    """JSON Lines of {"i": i, "n": i % 7}, in two files."""
+    """Write JSON Lines of {"i": i, "n": i % 7} into two files."""
     for part in (0, 1):
         rows = [{"i": i, "n": i % 7} for i in range(part * count // 2, (part + 1) * count // 2)]
         (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -38,7 +38,7 @@ def is_even(sample: dict[str, Any]) -> bool:
 
 
 def test_filters_and_limits_follow_each_other(tmp_path: Path) -> None:
-    """Each takes what those before it left; ordinals stay those of all samples."""
+    """Each applies to the samples that the earlier ones left; ordinals count all samples."""
     data = ri.read_json(lines(tmp_path), index=tmp_path / "index", block_bytes=64)
     assert seen(data.where("n < 3")) == [i for i in range(40) if i % 7 < 3]
     assert seen(data.filter(is_even).skip(2).take(5)) == [4, 6, 8, 10, 12]
@@ -47,8 +47,8 @@ def test_filters_and_limits_follow_each_other(tmp_path: Path) -> None:
     assert sorted(both) == [i for i in range(40) if i % 7 < 3 and i % 2 == 0]
 
 
-def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
-    """No image for an expression on another field, whatever the stages make of it."""
+def test_only_the_fields_of_the_expression_are_read(tmp_path: Path) -> None:
+    """No image is read for an expression of another field, whatever the stages do to it."""
     data = ri.read_webdataset(write_shards(tmp_path / "shards", [30])).select(
         image="png", info="json"
     )
@@ -68,7 +68,7 @@ def _manifest(data: Dataset) -> Sequence[Any]:
 
 
 def test_parquet_columns(tmp_path: Path) -> None:
-    """With nulls asked for by name; a comparison with one is an error that names the sample."""
+    """Nulls can be compared by `is None`; any other comparison names the sample."""
     pq.write_table(
         pa.table({"w": [1, None, 3, 4], "x": [1.0, 2.0, 3.0, 4.0]}), tmp_path / "a.parquet"
     )
@@ -87,8 +87,8 @@ def counted(sample: dict[str, Any]) -> bool:
     return bool(sample["n"] < 3)
 
 
-def test_it_is_evaluated_once_until_the_data_changes(tmp_path: Path) -> None:
-    """Kept beside the index; a shard that was written again has it made again."""
+def test_a_filter_runs_once_until_the_data_change(tmp_path: Path) -> None:
+    """Results are cached beside the index, and made again when a shard is written again."""
     (tmp_path / "data").mkdir()
     data = ri.read_json(lines(tmp_path / "data"), index=tmp_path / "index").filter(counted)
     (tmp_path / "index").mkdir()
@@ -105,7 +105,7 @@ def test_it_is_evaluated_once_until_the_data_changes(tmp_path: Path) -> None:
 
 
 def test_lengths_are_those_of_a_field_or_a_function(tmp_path: Path) -> None:
-    """What `len` says, a number as it is, what a function gives; anything else is an error that names the sample."""
+    """A length is `len`, a number, or a function's result; any other value names the sample."""
     rows = [{"words": ["a"] * (i % 5), "n": i, "real": 0.5} for i in range(30)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = ri.read_json(
@@ -125,8 +125,8 @@ def test_lengths_are_those_of_a_field_or_a_function(tmp_path: Path) -> None:
         lengths(data.length("real"))
 
 
-def test_buckets_need_lengths_and_windows(tmp_path: Path) -> None:
-    """Either missing is said so."""
+def test_buckets_need_lengths_and_a_shuffle(tmp_path: Path) -> None:
+    """The error names the one that is missing."""
     data = ri.read_json(lines(tmp_path)).batch(4, bucketed=True)
     with pytest.raises(ri.ConfigError, match=r"needs \.length"):
         data.shuffle(1).loader(workers=0)
@@ -134,8 +134,8 @@ def test_buckets_need_lengths_and_windows(tmp_path: Path) -> None:
         data.length("n").loader(workers=0)
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    """Chance before a filter, an answer that is none, nothing left, a field that is not there."""
+def test_impossible_filters_are_refused(tmp_path: Path) -> None:
+    """Random stages before it, results of another type, nothing left, a missing field."""
     data = ri.read_json(lines(tmp_path))
     with pytest.raises(ri.ConfigError, match=r"filter\(is_even\) comes after map .*random"):
         data.map(lambda sample, rng: sample).filter(is_even)

@@ -32,14 +32,14 @@ def indices(batches: Iterable[dict[str, Any]]) -> list[list[int]]:
 
 
 def stream(epochs: int) -> list[list[int]]:
-    """What so many epochs are in a plain loop."""
+    """Return the indices of these epochs in a plain loop."""
     with TRAIN.loader(workers=0) as loader:
         return [one for _ in range(epochs) for one in indices(loader)]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_distributed_checkpoint_holds_a_loader(tmp_path: Path) -> None:
-    """Saved among other things by torch.distributed.checkpoint as it is, and resumed from it."""
+    """torch.distributed.checkpoint saves a loader beside other objects, and restores it."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.stateful import Stateful
 
@@ -58,7 +58,7 @@ def test_a_distributed_checkpoint_holds_a_loader(tmp_path: Path) -> None:
 
 
 def test_accelerate_leaves_a_loader_as_it_is(tmp_path: Path) -> None:
-    """It shards and moves nothing again; registered, the loader is in its checkpoints."""
+    """It does not shard or move batches again; a registered loader is in its checkpoints."""
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True)
     with TRAIN.loader(workers=0, device=accelerator.device) as loader:
@@ -77,7 +77,7 @@ def test_accelerate_leaves_a_loader_as_it_is(tmp_path: Path) -> None:
 def fit(
     folder: Path, resume: str | None = None, through_module: bool = False, **when: Any
 ) -> list[list[int]]:
-    """The indices that Lightning's Trainer trains on in three epochs, with checkpoints in the folder."""
+    """Return the indices of three epochs of Lightning's Trainer; checkpoints go to the folder."""
     lightning = pytest.importorskip("lightning.pytorch")
     seen: list[list[int]] = []
 
@@ -125,7 +125,7 @@ def fit(
 
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_trains_on_a_loader_and_resumes_in_an_epoch(tmp_path: Path) -> None:
-    """A run sees all epochs, the first one too, and goes on from its checkpoint of any step."""
+    """A run sees all epochs, and resumes from a checkpoint of any step."""
     assert fit(tmp_path, every_n_train_steps=7) == stream(3)
     for step in (7, 14, 21):
         assert fit(tmp_path / "again", str(tmp_path / f"step={step}.ckpt")) == stream(3)[step:]
@@ -133,7 +133,7 @@ def test_lightning_trains_on_a_loader_and_resumes_in_an_epoch(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_resumes_at_an_epochs_end_through_a_data_module(tmp_path: Path) -> None:
-    """Where it restores no loader by itself; and in an epoch as well."""
+    """There it restores no loader by itself; inside an epoch it works too."""
     assert fit(tmp_path, through_module=True) == stream(3)
     for step in (10, 20):
         assert (

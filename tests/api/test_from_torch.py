@@ -27,7 +27,7 @@ N = 103
 
 
 class Pairs:
-    """(a tensor, its label), as torchvision's datasets have it."""
+    """(a tensor, its label), as in torchvision's datasets."""
 
     def __len__(self) -> int:
         return N
@@ -37,7 +37,7 @@ class Pairs:
 
 
 class Noise:
-    """Dictionaries of what the global random states give."""
+    """Dictionaries of numbers from the global random states."""
 
     def __len__(self) -> int:
         return 40
@@ -52,21 +52,21 @@ class Noise:
 
 
 class Together(Pairs):
-    """As many items at a time as one likes."""
+    """Any number of items at a time."""
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         return [self[i] for i in indices]
 
 
 class NoisyTogether(Noise):
-    """Random numbers that depend on who comes together."""
+    """Random numbers that would depend on the items fetched together."""
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, float]]:
         return [self[i] for i in indices]
 
 
 class Odd(Sampler[int]):
-    """A sampler of a user's: other indices in every epoch, and never the even ones."""
+    """A user's sampler: other odd indices in every epoch."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(5)
@@ -115,7 +115,7 @@ def same(ours: list[list[Any]], theirs: list[list[Any]]) -> None:
 @pytest.mark.parametrize("drop", [True, False])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_give_the_data_loaders_batches(name: str, drop: bool) -> None:
-    """Three epochs of each sampler, with and without the rest; the sampler that was given is left as it was."""
+    """Three epochs are equal, with and without a short batch; the user's sampler stays as it was."""
     data = Pairs()
     mine = SAMPLERS[name](data)
     ours = ri.from_torch(data, sampler=mine).batch(8, partial="drop" if drop else "short")
@@ -128,7 +128,7 @@ def test_samplers_give_the_data_loaders_batches(name: str, drop: bool) -> None:
 def test_a_generator_that_loader_and_sampler_share_gives_the_data_loaders_batches(
     workers: int,
 ) -> None:
-    """The DataLoader draws its workers' seed from it before each epoch; the generator that was given is left alone."""
+    """The draw of the workers' seed is repeated; the user's generator stays as it was."""
     data, mine, other = Pairs(), generator(), generator()
     theirs = DataLoader(data, batch_size=8, shuffle=True, generator=other, num_workers=workers)
     expected = [batch for _ in range(3) for batch in theirs]
@@ -157,7 +157,7 @@ def test_distributed_samplers_give_each_rank_its_own(partial: str) -> None:
 
 
 def test_batch_samplers_give_batches_of_any_size() -> None:
-    """torch's own, and a list of lists; two ranks share each batch."""
+    """PyTorch's and a list of lists work; two ranks share each batch."""
     data = Pairs()
     made = [BatchSampler(RandomSampler(data, generator=generator()), 10, False) for _ in range(2)]
     theirs = DataLoader(data, batch_sampler=made[1])
@@ -174,7 +174,7 @@ def test_batch_samplers_give_batches_of_any_size() -> None:
 
 
 def test_collate_fn_gets_a_ranks_items() -> None:
-    """What it returns is the batch, its parts by name."""
+    """Its result is the batch, its parts are fields."""
 
     def stack(items: list[Any]) -> dict[str, Any]:
         return {
@@ -190,7 +190,7 @@ def test_collate_fn_gets_a_ranks_items() -> None:
 
 
 def test_items_fetched_together_are_the_same() -> None:
-    """`__getitems__` changes nothing; where it draws random numbers, neither does who comes together."""
+    """`__getitems__` gives the same items, also if it draws random numbers."""
     same(batches(ri.from_torch(Together()).batch(8)), batches(ri.from_torch(Pairs()).batch(8)))
     shuffled = [
         ri.from_torch(data).shuffle(seed=2) for data in (NoisyTogether(), NoisyTogether(), Noise())
@@ -204,7 +204,7 @@ def test_items_fetched_together_are_the_same() -> None:
 
 
 def test_random_numbers_differ_by_sample_and_epoch_and_repeat_by_run() -> None:
-    """Those of Python, numpy and torch; and the caller's global states are left as they were."""
+    """Python's, NumPy's and PyTorch's do; the caller's global states stay as they were."""
 
     def epochs() -> list[np.ndarray]:
         with ri.from_torch(Noise()).shuffle(seed=1).batch(40).loader(workers=0) as loader:
@@ -228,7 +228,7 @@ def test_random_numbers_differ_by_sample_and_epoch_and_repeat_by_run() -> None:
 
 
 def test_a_sample_that_a_sampler_repeats_draws_other_numbers() -> None:
-    """In one epoch too."""
+    """It does so inside one epoch too."""
     with ri.from_torch(Noise(), sampler=[3, 3, 7, 3]).batch(4).loader(workers=0) as loader:
         batch = next(iter(loader))
     assert batch["__index__"].tolist() == batch["i"].tolist() == [3, 3, 7, 3]
@@ -237,7 +237,7 @@ def test_a_sample_that_a_sampler_repeats_draws_other_numbers() -> None:
 
 @pytest.mark.parametrize("name", ["weighted", "custom"])
 def test_a_sampled_run_is_resumed_on_other_ranks(name: str) -> None:
-    """In the second epoch, on two ranks; a state of another sampler is refused."""
+    """It resumes in the second epoch, on two ranks; a state of another sampler is refused."""
     data = Pairs()
     ours = ri.from_torch(data, sampler=SAMPLERS[name](data)).batch(10)
     steps, _ = run(ours, epochs=2)
@@ -250,7 +250,7 @@ def test_a_sampled_run_is_resumed_on_other_ranks(name: str) -> None:
 
 
 def test_epochs_of_another_length_go_on_with_what_the_sampler_draws_next() -> None:
-    """Twice through it, and a part of it, whichever batches are the sampler's; resumed in the second epoch."""
+    """Epochs may be two passes or a part of one; both resume in the second epoch."""
     data = Pairs()
     sampled = ri.from_torch(data, sampler=SAMPLERS["custom"](data)).batch(10)
     listed = ri.from_torch(data, batch_sampler=BatchSampler(SAMPLERS["random"](data), 10, False))
@@ -265,7 +265,7 @@ def test_epochs_of_another_length_go_on_with_what_the_sampler_draws_next() -> No
 
 
 def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
-    """Some of the items, shuffled or not; what a random dataset's items are is nothing to filter by."""
+    """`take`, `skip` and `split` work, shuffled or not; `filter` is refused, for items are random."""
     data = ri.from_torch(Pairs())
     assert [i for step in run(data.skip(3).take(8).batch(4))[0] for i, _ in step] == list(
         range(3, 11)
@@ -279,7 +279,7 @@ def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
 
 
 class Grown:
-    """Tensors that want gradients: a field, and inside a list; made by others, so that they carry what made them."""
+    """Tensors that require gradients, as a field and in a list, computed from others."""
 
     def __len__(self) -> int:
         return 8
@@ -297,7 +297,7 @@ def kept_apart(items: list[Any]) -> dict[str, Any]:
 
 
 def test_gradients_are_left_behind(pool_of_1: ri.Pool) -> None:
-    """Wherever items are made, with a collate function or without."""
+    """Batches carry none, in this process and on workers, with a collate function or without."""
 
     def first(data: Any, **how: Any) -> dict[str, Any]:
         with data.batch(4).loader(**how) as loader:
@@ -311,8 +311,8 @@ def test_gradients_are_left_behind(pool_of_1: ri.Pool) -> None:
             assert not any(tensor.requires_grad or tensor.grad_fn for tensor in inside)
 
 
-def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
-    """bfloat16: the error says how, for items as for what a collate function makes of them."""
+def test_numbers_that_numpy_lacks_are_refused_and_their_bits_travel() -> None:
+    """The error for bfloat16 names the way out, for items and for results of a collate function."""
 
     class Brief(Pairs):
         def __getitem__(self, i: int) -> Any:
@@ -327,8 +327,8 @@ def test_numbers_that_numpy_has_not_are_told_and_their_bits_travel() -> None:
         assert torch.equal(next(iter(loader))["x"], torch.stack([Brief()[i] for i in range(4)]))
 
 
-def test_on_ray_it_is_the_same(pool_of_3: ri.Pool) -> None:
-    """Batches, random numbers, the sampler's order, and the error of an item."""
+def test_workers_give_the_same_batches(pool_of_3: ri.Pool) -> None:
+    """So are random numbers, the sampler's order, and the error of an item."""
     ours = ri.from_torch(
         Noise(), sampler=WeightedRandomSampler([1.0] * 40, 80, generator=generator())
     ).batch(8)
@@ -338,7 +338,7 @@ def test_on_ray_it_is_the_same(pool_of_3: ri.Pool) -> None:
 
 
 class Broken(Pairs):
-    """One item cannot be had."""
+    """One item raises an error."""
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
         if i == 5:
@@ -409,7 +409,7 @@ class Broken(Pairs):
         (lambda: batches(ri.from_torch(Pairs(), sampler=["a"]).batch(1)), "must give indices"),
     ],
 )
-def test_mistakes_are_told(make: Callable[[], Any], said: str) -> None:
-    """At once, or by the loader."""
+def test_mistakes_are_refused(make: Callable[[], Any], said: str) -> None:
+    """The call or the loader refuses them."""
     with pytest.raises(ri.ConfigError, match=said):
         make()

@@ -22,7 +22,7 @@ COUNT = sum(LENGTHS)
 
 
 class Counted:
-    """The samples of a shard with a position of its own, which counts how often it is asked; `wrong` by so many."""
+    """The samples of a shard, with a position; counts samples taken; `wrong`: error of the position."""
 
     asked = 0
     wrong = 0
@@ -44,7 +44,7 @@ class Counted:
 
 
 class OfTheIterator:
-    """A position that is the iterator's."""
+    """An iterable whose iterator has the position."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -66,7 +66,7 @@ class _Iterator:
 
 
 class Divided(IterableDataset[int]):
-    """Numbers that the workers divide among them."""
+    """Numbers that workers divide among themselves."""
 
     def __iter__(self) -> Iterator[int]:
         worker = get_worker_info()
@@ -75,7 +75,7 @@ class Divided(IterableDataset[int]):
 
 
 def test_samples_are_those_of_plain_loops() -> None:
-    """In file order each shard's one after the other; fields and types are those that torch's collation would give."""
+    """In file order shards follow each other; fields and types are those of PyTorch's collation."""
     with iterable().batch(COUNT).loader(workers=0) as loader:
         batch = next(iter(loader))
     expected = [(shard, n) for shard, length in enumerate(LENGTHS) for n in range(length)]
@@ -89,7 +89,7 @@ def test_samples_are_those_of_plain_loops() -> None:
 
 @pytest.mark.parametrize("block_bytes", [100, 600, 1 << 20])
 def test_a_sample_is_the_same_however_it_is_reached(block_bytes: int) -> None:
-    """Shuffled, in two epochs, resumed on two ranks: samples and random numbers of all are those of one plain pass."""
+    """Shuffled, resumed, on two ranks: samples and random numbers are those of one plain pass."""
     plain = sorted(flat(run(iterable().batch(COUNT))[0]))
     mixed = iterable(block_bytes=block_bytes).shuffle(seed=4, window=20).batch(10)
     steps, state = run(mixed, epochs=2, steps=11)
@@ -103,7 +103,7 @@ def test_a_sample_is_the_same_however_it_is_reached(block_bytes: int) -> None:
 def test_going_back_is_cheap_where_there_is_a_state_dict(
     factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks backwards cost one pass, and then each a sample or two more than itself; a wrong state costs the way."""
+    """Blocks in reverse cost one pass, then a sample or two more each; a wrong state costs a pass."""
     monkeypatch.setattr(Counted, "asked", 0)
     data = iterable(factory, block_bytes=16 * 10, lengths=LENGTHS).batch(10)
     source = description_of(data).source.options["source"]
@@ -120,8 +120,8 @@ def test_going_back_is_cheap_where_there_is_a_state_dict(
     assert backwards() >= 40 + 30 + 20 + 10
 
 
-def test_a_state_that_goes_on_elsewhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream is the same, only slower."""
+def test_a_state_that_resumes_elsewhere_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is the same, but slower."""
     mixed = iterable(Counted, block_bytes=40).shuffle(seed=1).batch(10)
     right, _ = run(mixed, epochs=2)
     monkeypatch.setattr(Counted, "wrong", 1)
@@ -129,7 +129,7 @@ def test_a_state_that_goes_on_elsewhere_is_not_believed(monkeypatch: pytest.Monk
 
 
 def test_a_dataset_is_divided_among_shards() -> None:
-    """By what torch says to its workers; each of them has a copy."""
+    """Each shard is a copy that sees itself as a worker of PyTorch."""
     with (
         ri.from_torch_iterable(Divided(), shards=3)
         .shuffle(seed=1)
@@ -140,7 +140,7 @@ def test_a_dataset_is_divided_among_shards() -> None:
 
 
 def test_a_function_divides_by_itself() -> None:
-    """What it gives is in no worker, and so is not divided once more."""
+    """Its iterables see no worker, so they are not divided again."""
     workers: list[Any] = []
 
     def alone(shard: int) -> Iterator[int]:
@@ -152,7 +152,7 @@ def test_a_function_divides_by_itself() -> None:
 
 
 def test_lengths_that_promise_too_much_are_named() -> None:
-    """Nothing has changed, and nothing was counted."""
+    """The error says so: the data did not change, and nothing was counted."""
     data = ri.from_torch_iterable(lambda shard: range(7), shards=2, lengths=[7, 9])
     with (
         data.batch(4).loader(workers=0, epochs=1) as loader,
@@ -165,7 +165,7 @@ def test_lengths_that_promise_too_much_are_named() -> None:
 
 
 def test_lengths_that_are_given_are_not_counted() -> None:
-    """And cut what does not end."""
+    """They also cut a shard that does not end."""
     data = ri.from_torch_iterable(
         lambda shard: itertools.count(1000 * shard), shards=2, lengths=[5, 3]
     )
@@ -175,7 +175,7 @@ def test_lengths_that_are_given_are_not_counted() -> None:
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_data_that_has_changed_is_noticed(change: int, tmp_path: Path) -> None:
-    """Samples fewer or more than were counted are an error, until they are counted again."""
+    """Fewer or more samples than counted are an error, until they are counted again."""
     count = (
         tmp_path / "count"
     )  # a file: a change of the code itself, or of its globals, is known without a version
@@ -202,7 +202,7 @@ def broken(shard: int) -> Iterator[int]:
 
 
 def test_errors_name_shard_and_sample() -> None:
-    """Those of an iterable, and those of what follows."""
+    """Errors of the iterable do, and those of later stages."""
     with pytest.raises(
         ri.DataError,
         match=r"iterating broken: RuntimeError: no more .*broken.* \[shard broken/0, offset 7",
@@ -216,8 +216,8 @@ def test_errors_name_shard_and_sample() -> None:
         run(iterable().map(fail).batch(10))
 
 
-def test_what_cannot_travel_is_named() -> None:
-    """By its field and sample, whatever is raised where it is pickled."""
+def test_a_value_that_cannot_be_pickled_is_named() -> None:
+    """The error names field and sample, whatever pickling raises."""
 
     def locked(shard: int) -> list[dict[str, Any]]:
         return [{"made": 0}, {"made": threading.Lock()}]
@@ -231,8 +231,8 @@ def test_what_cannot_travel_is_named() -> None:
             run(ri.from_torch_iterable(factory, shards=1).batch(2))
 
 
-def test_parts_of_it_are_taken_as_of_any_data() -> None:
-    """By fields and by number."""
+def test_it_can_be_filtered_and_cut_as_any_data() -> None:
+    """`where`, `take` and `skip` work."""
     with iterable().where("noise >= 0").skip(12).take(3).batch(3).loader(workers=0) as loader:
         assert next(iter(loader))["at.0"].tolist() == [0, 1, 2]
 
@@ -257,7 +257,7 @@ def test_parts_of_it_are_taken_as_of_any_data() -> None:
         (lambda: run(ri.from_torch_iterable(lambda i: [], shards=1).batch(1)), "no sample"),
     ],
 )
-def test_mistakes_are_told(make: Callable[[], Any], said: str) -> None:
-    """At once, or by the loader."""
+def test_mistakes_are_refused(make: Callable[[], Any], said: str) -> None:
+    """The call or the loader refuses them."""
     with pytest.raises(ri.ConfigError, match=said):
         make()

@@ -1,4 +1,4 @@
-"""What is said of a stream before it starts."""
+"""The line and the warnings about a stream before it starts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def stream(shards: str, **shuffle: int) -> ManifestStream:
     return made
 
 
-def test_a_window_without_room_is_told_with_one_that_has(
+def test_a_warning_names_a_window_that_fits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which, when taken, is not warned of; where none is known to fit there are no figures."""
+    """The window it names gets no warning; without one that fits, it names no figures."""
     shards = write_shards(tmp_path, [100] * 8)
     with caplog.at_level(logging.WARNING, "rayingest"):
         describe(stream(shards), BUDGET)

@@ -1,8 +1,9 @@
-"""What the public calls take: every wrong option is one error that names it, its value and what would work."""
+"""Every wrong option of a public call is one error with its name, its value and the allowed ones."""
 
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,24 +15,25 @@ import torch
 
 import rayingest as ri
 from rayingest.api.data import description_of
+from rayingest.api.readers import READERS
 
 DATA = ri.read_json("/nowhere/*.jsonl").batch(8)
-"""Whatever looks at it fails: options are refused before that."""
+"""Reading it would fail: options are refused before that."""
 
+READS = {f"read_{name}": reader for name, reader in READERS.items()}
+VERBS = ("where", "filter", "length", "pack", "weighted", "take", "skip", "epoch", "shuffle")
+VERBS += ("map", "map_batches", "batch", "loader", "to_ray")
 CALLS: dict[str, Callable[..., Any]] = {
-    "read_webdataset": ri.read_webdataset,
-    "read_parquet": ri.read_parquet,
-    "read_json": ri.read_json,
-    "shuffle": DATA.shuffle,
-    "batch": DATA.batch,
-    "loader": DATA.loader,
+    **READS,
+    **{verb: getattr(DATA, verb) for verb in VERBS},
+    "read_format": ri.read_format,
     "Pool": ri.Pool,
 }
-NEEDED = {
-    "read_webdataset": {"urls": "a"},
-    "read_parquet": {"urls": "a"},
-    "read_json": {"urls": "a"},
+NEEDED: dict[str, dict[str, Any]] = {
+    **{name: {"urls": "a"} for name in READS},
+    "read_format": {"name": "csv", "urls": "a"},
     "batch": {"size": 8},
+    "pack": {"length": 8},
 }
 
 
@@ -46,8 +48,8 @@ def refused(call: str, **options: Any) -> str:
     ("call", "option"),
     [(call, option) for call, fn in CALLS.items() for option in inspect.signature(fn).parameters],
 )
-def test_every_option_has_a_kind(call: str, option: str) -> None:
-    """What is of no kind at all is refused by name, whatever the option."""
+def test_every_option_has_a_type(call: str, option: str) -> None:
+    """A value that no option can have is refused by the name of the option."""
     assert refused(call, **{option: object()}).startswith(f"{option}=<")
 
 
@@ -170,12 +172,12 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
 def test_a_wrong_option_is_one_error_before_anything_starts(
     call: str, options: dict[str, Any], message: str
 ) -> None:
-    """Its name, its value, what would work: though neither the data nor a cluster is there."""
+    """The error has its name, its value and the allowed ones; there are no data, and no cluster."""
     assert refused(call, **options).startswith(message)
 
 
-def test_what_may_be_secret_is_not_shown() -> None:
-    """Credentials stand in URLs and in the options of storage."""
+def test_values_that_may_be_secret_are_hidden() -> None:
+    """URLs and storage options may hold credentials."""
     told = refused(
         "read_json", urls=["https://u:hunter2@h/x", 3], storage_options="hunter2", index={"hunter2"}
     )
@@ -186,12 +188,12 @@ def test_what_may_be_secret_is_not_shown() -> None:
 
 
 def test_a_long_value_is_cut() -> None:
-    """The error stays one that can be read."""
+    """The error stays short."""
     assert len(refused("shuffle", seed="x" * 10_000)) < 250
 
 
 def test_pythons_own_errors_stay() -> None:
-    """Too many arguments, or too few, are told by the call itself."""
+    """Too many or too few arguments are errors of the call itself."""
     with pytest.raises(
         TypeError, match=re.escape("take() missing 1 required positional argument: 'count'")
     ):
@@ -199,7 +201,7 @@ def test_pythons_own_errors_stay() -> None:
 
 
 def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
-    """They become Python's, so that what is made of them is the same."""
+    """They become Python's, so that results are the same."""
     (tmp_path / "a.jsonl").write_text('{"i": 1}\n' * 8)
     data = ri.read_json(str(tmp_path / "a.jsonl"), block_bytes=np.int32(1 << 20)).batch(np.int64(4))
     described = description_of(data)
@@ -223,14 +225,14 @@ def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu")])
 def test_devices_are_named_as_pytorch_does(device: Any, tmp_path: Path) -> None:
-    """By a word, with or without an index, or as an object."""
+    """Text, with or without an index, and objects work."""
     (tmp_path / "a.jsonl").write_text('{"i": 1}\n')
     with ri.read_json(tmp_path / "a.jsonl").batch(1).loader(workers=0, device=device) as loader:
         assert loader.device == torch.device("cpu")
 
 
 def test_a_pool_has_its_own_workers() -> None:
-    """Another number beside it is a contradiction; the default, and the same number, are none."""
+    """Another number beside a pool is refused; the default and the same number are not."""
     pool = ri.Pool(3)
     assert refused("loader", pool=pool, workers=2).startswith("workers=2 beside a pool of 3: ")
     assert refused("loader", pool=pool, workers=0).startswith("workers=0 beside a pool of 3: ")
@@ -240,8 +242,8 @@ def test_a_pool_has_its_own_workers() -> None:
         )
 
 
-def test_a_call_keeps_its_face() -> None:
-    """Name, signature and documentation, for whoever asks."""
+def test_a_call_keeps_its_signature_and_docstring() -> None:
+    """`help` and completion see those of the call itself."""
     assert list(inspect.signature(ri.Dataset.loader).parameters)[:4] == [
         "self",
         "rank",
@@ -249,3 +251,50 @@ def test_a_call_keeps_its_face() -> None:
         "workers",
     ]
     assert "number of decoders of this rank" in (ri.Dataset.loader.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DATA.select(image=3), "image=3: the name of a field"),
+        (lambda: DATA.select(a="x", image=""), "image='': the name of a field"),
+        (lambda: DATA.select("jpg"), "a field needs a name, as in select(image='jpg')"),
+        (DATA.select, "select: expected new names"),
+        (lambda: DATA.select(a="b").decode(b=str), "no field 'b'; there are 'a'"),
+        (lambda: DATA.decode(image="png"), "image='png': a function, or another callable"),
+        (DATA.decode, "decode: no field is named"),
+        (lambda: DATA.map(3), "fn=3: a function, or another callable"),
+        (lambda: DATA.map_batches("f"), "fn='f': a function, or another callable"),
+        (lambda: DATA.split(0.9, 1.5), "fractions[1]=1.5: a number above 0, at most 1"),
+        (lambda: DATA.split(True), "fractions[0]=True: a number above 0, at most 1"),
+        (lambda: DATA.split(0.5, seed=-1), "seed=-1: a whole number from 0"),
+        (lambda: DATA.split(0.5, sed=1), "there is no option 'sed'; allowed: seed; did you mean"),
+        (lambda: DATA.split(0.9, 0.2), "split: the parts"),
+    ],
+)
+def test_a_wrong_argument_of_a_verb_is_refused_at_once(
+    call: Callable[[], Any], message: str
+) -> None:
+    """Fields, functions and fractions are checked by the verb that gets them."""
+    with pytest.raises(ri.ConfigError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_reader_shows_the_options_of_all_readers(reader: Callable[..., Any]) -> None:
+    """They are in the signature, with their defaults, and each option is documented."""
+    shared = {"index": None, "block_bytes": 2 << 20, "storage_options": None}
+    shared |= {"cache_dir": None, "cache_bytes": None}
+    parameters = inspect.signature(reader).parameters
+    assert {name: parameters[name].default for name in shared} == shared
+    for name in parameters:
+        assert re.search(rf"^    {name}: ", inspect.getdoc(reader) or "", re.MULTILINE), name
+
+
+def test_help_shows_a_reader_in_full() -> None:
+    """`help` prints the signature with the names of the option types."""
+    text = pydoc.plain(pydoc.render_doc(ri.read_csv))
+    assert "storage_options: 'StorageOptions | None' = None" in text
+    assert "delimiter: 'Character | None' = None" in text
+    assert "Default: a comma, a tab in .tsv files." in text
