@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.scripts import BENCHMARKS, load, write_files
-
-house = load("house")
+from benchmarks import house
+from tests.support.files import write_files
 
 pytestmark = pytest.mark.source
 
@@ -60,7 +59,7 @@ def test_long_lines_are_counted_of_those_that_are_not_blank(tmp_path: Path) -> N
 
 def test_the_table_shows_this_package(tmp_path: Path) -> None:
     """A figure a row, and the same as JSON."""
-    command = [sys.executable, str(BENCHMARKS / "house.py"), "--json", str(tmp_path / "f.json")]
+    command = [sys.executable, str(Path(house.__file__)), "--json", str(tmp_path / "f.json")]
     table = subprocess.check_output(command, text=True)
     (figures,) = json.loads((tmp_path / "f.json").read_text()).values()
     assert [line[:44].strip() for line in table.splitlines()] == list(figures)

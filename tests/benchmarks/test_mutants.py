@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.scripts import BENCHMARKS, load, write_files
-
-mutants = load("mutants")
+from benchmarks import mutants
+from tests.support.files import write_files
 
 pytestmark = pytest.mark.source
 
@@ -91,7 +90,7 @@ def test_the_tests_run_on_the_mutant_and_never_on_the_working_tree(tmp_path: Pat
     """What a test notices is killed, what none notices survives, and no file changes."""
     repo = write_files(tmp_path / "repo", FILES)
     options = ["--repo", str(repo), "--json", str(tmp_path / "m.json"), "--count", "100"]
-    subprocess.check_output([sys.executable, str(BENCHMARKS / "mutants.py"), *options], text=True)
+    subprocess.check_output([sys.executable, str(Path(mutants.__file__)), *options], text=True)
     report = json.loads((tmp_path / "m.json").read_text())
     outcomes = {mutant["after"]: mutant["outcome"] for mutant in report["mutants"]}
     assert outcomes == {

@@ -1,5 +1,5 @@
-"""The ordering rules of `tests/trainer` on a real CUDA device. Needs PyTorch and NumPy, neither Ray
-nor pyarrow.
+"""The ordering rules of `tests/trainer` on a real CUDA device. Needs PyTorch and NumPy, but neither
+Ray nor pyarrow.
 """
 
 import threading

@@ -1,22 +1,9 @@
-"""Scripts of `benchmarks/` and small repositories for tests."""
+"""Write small trees of text files for tests."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def load(name: str) -> Any:
-    """Import a script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        return importlib.import_module(name)
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> Path:
