@@ -135,7 +135,8 @@ def test_a_list_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> Non
     folder.rmdir()
     with pytest.raises(
         ConfigError,
-        match=r"listed in .*data-rank0.jsonl: No such file.*; make the file writable, or give another",
+        match=r"listed in .*data-rank0.jsonl: No such file.*; "
+        "make the file writable, or give another",
     ):
         quarantine.admit(8, bad(1))
     folder.mkdir()

@@ -122,7 +122,8 @@ def test_the_offset_of_a_block_is_called_so(sources: dict[str, Dataset], tmp_pat
     samples = planner.step_samples(0, 1)
     error = stream.locate(ri.DataError("it ended its worker"), samples, 2)
     assert str(error) == (
-        f"it ended its worker; the offset is that of its block [shard {tmp_path}/a.jsonl, offset 0, sample 6]"
+        "it ended its worker; the offset is that of its block "
+        f"[shard {tmp_path}/a.jsonl, offset 0, sample 6]"
     )
     known = ri.DataError("no JSON", offset=60)
     assert stream.locate(known, samples, 2).reason == "no JSON"

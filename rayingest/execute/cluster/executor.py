@@ -251,7 +251,7 @@ class Executor:
         return self._results.take(output)
 
     def release(self, nbytes: int) -> None:
-        """Note that dispatch released this many bytes now; `collect_freed` reports them as freed."""
+        """Note that dispatch released this many bytes; `collect_freed` reports them freed."""
         self._released.append((time.monotonic(), nbytes))
 
     @property
