@@ -1,3 +1,1 @@
-"""What happens to one sample: decoding, image transforms, the user's functions, and putting samples
-together.
-"""
+"""Decode samples, transform them, and put them together into batches."""

@@ -80,7 +80,7 @@ def _words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
 def _object_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
     if isinstance(thing, types.FunctionType):
         yield f"{thing.__module__}.{thing.__qualname__}"
-        cells = [_contents(cell) for cell in thing.__closure__ or ()]
+        cells = [_cell_value(cell) for cell in thing.__closure__ or ()]
         yield from _words((thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells), seen)
         if not _is_library(thing.__module__):
             yield from _global_words(thing, seen)
@@ -110,13 +110,13 @@ def _object_words(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
 
 
 def _global_words(function: types.FunctionType, seen: dict[int, Any]) -> Iterator[str]:
-    names, attributes = _referred(function.__code__)
+    names, attributes = _names_in(function.__code__)
     for name in sorted(names & function.__globals__.keys()):
         yield name
-        yield from _reached(function.__globals__[name], attributes, seen)
+        yield from _value_words(function.__globals__[name], attributes, seen)
 
 
-def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator[str]:
+def _value_words(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator[str]:
     """Yield the words of a global, or of an attribute of a module, that code refers to."""
     if isinstance(value, types.ModuleType):
         yield value.__name__
@@ -124,7 +124,7 @@ def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator
             seen[id(value)] = value
             for name in sorted(attributes & vars(value).keys()):
                 yield name
-                yield from _reached(vars(value)[name], attributes, seen)
+                yield from _value_words(vars(value)[name], attributes, seen)
     elif isinstance(value, (type, types.FunctionType)) and _is_library(value.__module__):
         yield f"{value.__module__}.{value.__qualname__}"
     elif isinstance(value, (*_PLAIN, *_FOLLOWED)) or hasattr(type(value), "__array__"):
@@ -134,7 +134,7 @@ def _reached(value: Any, attributes: set[str], seen: dict[int, Any]) -> Iterator
         yield type(value).__qualname__ if _shows_address(text) else text
 
 
-def _referred(code: types.CodeType) -> tuple[set[str], set[str]]:
+def _names_in(code: types.CodeType) -> tuple[set[str], set[str]]:
     """Return the globals that code, and code in it, refers to, and the names of attributes."""
     names = {
         each.argval
@@ -144,7 +144,7 @@ def _referred(code: types.CodeType) -> tuple[set[str], set[str]]:
     attributes = set(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            more = _referred(inner)
+            more = _names_in(inner)
             names, attributes = names | more[0], attributes | more[1]
     return names, attributes
 
@@ -178,7 +178,7 @@ def _shows_address(text: str) -> bool:
     return " at 0x" in text
 
 
-def _contents(cell: types.CellType) -> Any:
+def _cell_value(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # a name that is bound later

@@ -118,14 +118,14 @@ def collate_with(collate_fn: CollateFunction, samples: list[dict[str, Any]]) -> 
         listed = isinstance(column, list) or (isinstance(column, np.ndarray) and column.ndim > 0)
         if not isinstance(name, str) or not listed or len(column) != len(samples):
             raise ConfigError(
-                f"{label} returned {_described(column)} for {name!r}; each field must be an array "
+                f"{label} returned {_describe(column)} for {name!r}; each field must be an array "
                 f"or list with the batch, here {len(samples)} samples, as first axis"
             )
         columns[name] = column
     return columns
 
 
-def _described(column: Any) -> str:
+def _describe(column: Any) -> str:
     if isinstance(column, np.ndarray):
         return f"an array of shape {np.shape(column)}"
     if isinstance(column, list):

@@ -1,5 +1,4 @@
-"""Decode a field's bytes where the user chose no decoder: by extension, or by the column's
-encoding.
+"""Decode a field by its extension or its column's encoding, if the user chose no decoder.
 
 Owns the table of extensions (those of the WebDataset convention) and the limits on the size that a
 small file may decompress to. Refuses to unpickle anything. Users who trust their data give a

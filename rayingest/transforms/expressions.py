@@ -64,7 +64,7 @@ def _compile(text: str) -> tuple[CodeType, tuple[str, ...]]:
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             raise ConfigError(
-                f"where({text!r}): {_shown(node)!r} is not in its language; use filter(fn)"
+                f"where({text!r}): {_unparse(node)!r} is not in its language; use filter(fn)"
             )
     functions = {id(call.func) for call in calls}
     fields = [
@@ -77,7 +77,7 @@ def _compile(text: str) -> tuple[CodeType, tuple[str, ...]]:
     return compile(tree, "<where>", "eval"), names
 
 
-def _shown(node: ast.AST) -> str:
+def _unparse(node: ast.AST) -> str:
     blank = ast.Name("_")  # an operator is text only between or before operands
     if isinstance(node, ast.operator):
         return ast.unparse(ast.BinOp(blank, node, blank)).strip("_ ")

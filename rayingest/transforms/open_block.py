@@ -1,5 +1,4 @@
-"""Open a raw block: find out once what its fields are, however many decode tasks take samples of
-it.
+"""Open a raw block: find its fields once, for all decode tasks that take samples of it.
 
 Where the shuffle is wide, a task takes about one sample from each of many blocks: work that is done
 once per block and task would be done once per sample.
@@ -166,7 +165,7 @@ def whole_columns(
         if len(shapes) > 1:
             return None
         if field.padded:
-            padded = _padded(name, parts, len(block_of), field)
+            padded = _pad_lists(name, parts, len(block_of), field)
             if padded is None:
                 return None
             result |= padded
@@ -196,7 +195,7 @@ _Part = tuple[Mapping[str, WholeColumn], np.ndarray, np.ndarray]
 """A block's columns, rows of it, and their places in the batch."""
 
 
-def _padded(name: str, parts: Sequence[_Part], n: int, field: FieldType) -> Columns | None:
+def _pad_lists(name: str, parts: Sequence[_Part], n: int, field: FieldType) -> Columns | None:
     """Return lists as padded rows, their lengths and their mask; None if one is too long."""
     pad = field.pad
     lengths = np.empty(n, np.int64)

@@ -1,5 +1,4 @@
-"""Read the samples of a raw block: an Arrow table of undecoded samples, one a row, as Python
-values.
+"""Read a raw block, an Arrow table of undecoded samples, row by row as Python values.
 
 Owns the meaning of the columns of each kind of block, and the conversion of Arrow types. Every
 value that it returns is a copy: nothing keeps a block's memory alive.

@@ -162,7 +162,7 @@ def conform(sample: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     DataError for an extra or missing field, and for a value that its column cannot hold exactly.
     """
     if sample.keys() != schema.keys():
-        raise DataError(_different_fields(sample, schema))
+        raise DataError(_field_mismatch(sample, schema))
     return {
         name: field.pad.fit(name, taken)
         if (taken := _take(name, sample[name], field)) is not None and field.padded
@@ -217,8 +217,8 @@ def merge_schemas(schemas: Mapping[str, Schema]) -> dict[str, FieldType]:
             both = _merge_types(merged[field], other[field])
             if both is None:
                 raise ConfigError(
-                    f"field {field!r} is {_with_padding_named(other[field])} in source {name!r}, "
-                    f"and {_with_padding_named(merged[field])} in source {first!r}: make it one of "
+                    f"field {field!r} is {_describe_type(other[field])} in source {name!r}, "
+                    f"and {_describe_type(merged[field])} in source {first!r}: make it one of "
                     "them with .decode or .map, or pass .batch(collate=...)"
                 )
             merged[field] = both
@@ -241,7 +241,7 @@ def _merge_types(a: FieldType, b: FieldType) -> FieldType | None:
     return replace(a, dtype=dtype, shape=a.shape if a.shape == b.shape else None)
 
 
-def _with_padding_named(field: FieldType) -> str:
+def _describe_type(field: FieldType) -> str:
     return f"{field}, padded to one length" if field.padded else str(field)
 
 
@@ -326,7 +326,9 @@ def _numeric_array(name: str, value: Any) -> np.ndarray | None:
     if _is_numeric(array.dtype):
         return array
     if kind in _NUMBERS or isinstance(value, (list, tuple)):
-        raise DataError(f"field {name!r} has numbers that do not fit into 64 bits: {_shown(value)}")
+        raise DataError(
+            f"field {name!r} has numbers that do not fit into 64 bits: {_shorten(value)}"
+        )
     return None
 
 
@@ -361,7 +363,7 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     if value is None and field.nullable:
         return None
     raise DataError(
-        f"field {name!r} is {_described(name, value)} here, and {field} in the first samples of "
+        f"field {name!r} is {_describe(name, value)} here, and {field} in the first samples of "
         "the data: make it one of them with .map, or pass .batch(collate=...)"
     )
 
@@ -395,7 +397,7 @@ def _is_numeric(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
-def _different_fields(sample: Mapping[str, Any], schema: Schema) -> str:
+def _field_mismatch(sample: Mapping[str, Any], schema: Schema) -> str:
     lacking = [name for name in schema if name not in sample]
     if lacking:
         return (
@@ -411,15 +413,15 @@ def _different_fields(sample: Mapping[str, Any], schema: Schema) -> str:
     )
 
 
-def _described(name: str, value: Any) -> str:
+def _describe(name: str, value: Any) -> str:
     array = None if value is None else _numeric_array(name, value)
     if array is None:
-        return "null" if value is None else f"{type(value).__name__} {_shown(value)}"
+        return "null" if value is None else f"{type(value).__name__} {_shorten(value)}"
     return f"{FieldType(array.dtype, array.ndim, shape=array.shape)}" + (
-        "" if array.ndim else f" ({_shown(value)})"
+        "" if array.ndim else f" ({_shorten(value)})"
     )
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -25,9 +25,7 @@ from rayingest.transforms.schema import RESERVED
 
 @dataclass(frozen=True)
 class Select:
-    """Keep only these fields: {new name: old name}. One old field may appear under several new
-    names.
-    """
+    """Keep only these fields: {new name: old name}. An old field may have several."""
 
     fields: Mapping[str, str]
 

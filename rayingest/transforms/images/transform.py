@@ -72,8 +72,7 @@ class Transform(ABC):
         out: np.ndarray | None = None,
         image_backend: str = PILLOW,
     ) -> np.ndarray:
-        """Transform encoded bytes, a uint8 array or a Pillow image to uint8[height, width,
-        channel].
+        """Transform encoded bytes, a uint8 array or a Pillow image to a uint8[H, W, C] array.
 
         `rng` is needed if `random` is true. The result is written into `out`, and that is returned,
         if `out` is given. Images are converted to RGB first, unless the first step is a `Decode`.

@@ -54,7 +54,7 @@ class ShardIterator:
         self._shard, self._random = shard, GlobalRandomState(shard.seed)
         self._iterable: Any = None
         self._looked_ahead = False
-        with self._inside():
+        with self._run_alone():
             self._iterable = iterable = shard.factory(shard.number)
             if not hasattr(iterable, "__iter__"):
                 raise ConfigError(
@@ -72,7 +72,7 @@ class ShardIterator:
     def take(self, count: int) -> list[dict[str, Any]]:
         """Return the next samples, by field; fewer if the shard has `ended`."""
         samples: list[dict[str, Any]] = []
-        with self._inside():
+        with self._run_alone():
             for item in itertools.islice(self._iterator, count):
                 samples.append(item_fields(item))
                 self.at += 1
@@ -82,7 +82,7 @@ class ShardIterator:
 
     def look_ahead(self) -> dict[str, Any] | None:
         """Return the next sample, which `take` returns again; None at the end."""
-        with self._inside():
+        with self._run_alone():
             coming = list(itertools.islice(self._iterator, 1))
             self._iterator = itertools.chain(coming, self._iterator)
             self._looked_ahead = True
@@ -93,7 +93,7 @@ class ShardIterator:
         of_iterator = _is_stateful(self._first)
         if self._looked_ahead or not (of_iterator or _is_stateful(self._iterable)):
             return None
-        with self._inside():
+        with self._run_alone():
             state = copy.deepcopy((self._first if of_iterator else self._iterable).state_dict())
         return IteratorState(state, of_iterator, self._random.copy())
 
@@ -102,7 +102,7 @@ class ShardIterator:
         return name_of(self._shard.factory)
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _run_alone(self) -> Iterator[None]:
         with self._random.resume(), _as_worker(self._shard, self._iterable):
             try:
                 yield
