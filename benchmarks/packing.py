@@ -41,13 +41,13 @@ import rayingest as ri
 from benchmarks.padding import uniform
 from benchmarks.rows import positive
 from benchmarks.turns import cpu_seconds
-from rayingest.plan.order.bins import Grouping
+from rayingest.plan.order import packed
+from rayingest.plan.order import window as window_order
+from rayingest.plan.order.bins import Packer
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.planner import RankSlice
+from rayingest.plan.order.subset import Subset
 from rayingest.plan.order.token_budget import Budget
 
 ROWS, LENGTH, RANKS = 16, 2048, 8
@@ -65,15 +65,16 @@ def draw(count: int, longest: int) -> np.ndarray:
 def plan(samples: int, window: int) -> None:
     """Print which part of what a GPU gets is tokens, and what planning costs."""
     data = uniform(samples // 256)
-    view, lengths = View.whole(data), draw(data.num_samples, 8192)
+    subset, lengths = Subset.whole(data), draw(data.num_samples, 8192)
     print(f"{'':>34} {'filled':>7} {'epoch planned in':>17} {'ms a step':>10}")
     for name, by in (("batches of 256", None), ("bucketed batches of 256", lengths)):
         order = Order.resolve(data, batch=256, seed=1, window=window, lanes=1)
-        planner = Planner(data, order, lengths=by)
+        planner = window_order.plan(subset, order, lengths=by)
         taken = padded = 0
         begun = time.process_time()
         steps = [
-            planner.step_samples(0, step).ordinal for step in range(min(400, order.full_steps))
+            planner.step_samples(0, step).ordinal
+            for step in range(min(400, planner.steps_per_epoch))
         ]
         took = time.process_time() - begun
         for ordinal in steps:
@@ -83,29 +84,30 @@ def plan(samples: int, window: int) -> None:
                 padded + int(of_ranks.max(1).sum()) * of_ranks.shape[1],
             )
         print(f"{name:>34} {taken / padded:>7.1%} {'':>17} {1000 * took / len(steps):>10.2f}")
-    groupings: list[tuple[str, Grouping, int]] = [
+    packers: list[tuple[str, Packer, int]] = [
         (f"batches of {budget:,} padded tokens", Budget(budget, RANKS), RANKS)
         for budget in (8192, 32_768)
     ]
     for length in (2048, 8192):
-        groupings += [(f"rows of {length:,}, cut", Packing(length, cut=True), ROWS)]
-        groupings += [(f"rows of {length:,}, best fit", Packing(length, cut=False), ROWS)]
-    for name, grouping, batch in groupings:
-        of = np.minimum(lengths, grouping.limit)
-        order = GroupedOrder.over(
-            view, of, grouping, batch=batch, partial="drop", seed=1, window=window
+        packers += [(f"rows of {length:,}, cut", Packing(length, cut=True), ROWS)]
+        packers += [(f"rows of {length:,}, best fit", Packing(length, cut=False), ROWS)]
+    for name, packer, batch in packers:
+        of = np.minimum(lengths, packer.limit)
+        order = packed.resolve(
+            subset, of, packer, batch=batch, partial="drop", seed=1, window=window
         )
         begun = time.process_time()
-        grouped = GroupedPlanner(data, order, of, 0, RANKS)
+        planner = packed.plan(subset, order, packer, of, RankSlice(0, RANKS))
         counted = time.process_time() - begun
         begun = time.process_time()
-        steps = [grouped.step_samples(0, step) for step in range(min(400, grouped.steps_in(0)))]
+        found = [planner.step_samples(0, step) for step in range(min(400, planner.steps_in(0)))]
         took = time.process_time() - begun
-        filled = grouped.filled(0)
-        if isinstance(grouping, Budget):
-            own = [of[one.ordinal].astype(np.int64) for one in steps]
+        bins = planner.batcher.steps(0).rows
+        filled = of.sum(dtype=np.int64) / (bins * packer.limit)
+        if isinstance(packer, Budget):
+            own = [of[one.ordinal].astype(np.int64) for one in found]
             filled = sum(map(np.sum, own)) / sum(len(some) * some.max() for some in own)
-        print(f"{name:>34} {filled:>7.1%} {counted:>15.2f} s {1000 * took / len(steps):>10.2f}")
+        print(f"{name:>34} {filled:>7.1%} {counted:>15.2f} s {1000 * took / len(found):>10.2f}")
 
 
 def write_documents(folder: Path, megabytes: int) -> int:

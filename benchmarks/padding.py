@@ -27,9 +27,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rayingest.plan.order import window
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.subset import Subset
 
 BLOCK = 256
 
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         order = Order.resolve(data, batch=args.batch, seed=1, window=args.window, lanes=lanes)
         for name, by in (("naive", None), ("bucketed", lengths)):
             padding, imbalance, seconds = measured(
-                Planner(data, order, lengths=by), lengths, args.ranks
+                window.plan(Subset.whole(data), order, lengths=by), lengths, args.ranks
             )
             print(
                 f"{lanes:>6} {name:>9} {padding:>8.1%} {imbalance:>10.2f} {1000 * seconds:>10.2f}"
@@ -68,7 +70,7 @@ def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, 
     taken = padded = 0
     imbalance = []
     begun = time.perf_counter()
-    for step in range(planner.order.full_steps):
+    for step in range(planner.steps_per_epoch):
         of_ranks = (
             lengths[planner.step_samples(0, step).ordinal].reshape(ranks, -1).astype(np.int64)
         )
@@ -79,7 +81,7 @@ def measured(planner: Planner, lengths: np.ndarray, ranks: int) -> tuple[float, 
     return (
         1 - taken / padded,
         float(np.mean(imbalance)),
-        (time.perf_counter() - begun) / planner.order.full_steps,
+        (time.perf_counter() - begun) / planner.steps_per_epoch,
     )
 
 

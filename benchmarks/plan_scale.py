@@ -22,9 +22,11 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.rows import positive
+from rayingest.plan.order import window
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.planner import RankSlice
+from rayingest.plan.order.subset import Subset
 
 SAMPLE_BYTES = 60_000
 LEAST_ROWS = 16
@@ -63,7 +65,8 @@ def measure(data: Manifest, world_size: int, batch: int, steps: int, epoch: int)
     before, peak_before = resident_mib(), peak_mib()
     begun = time.process_time()
     order = Order.resolve(data, batch=batch, seed=1)
-    planner = Planner(data, order, world_size // 2, world_size)
+    ranks = RankSlice(world_size // 2, world_size)
+    planner = window.plan(Subset.whole(data), order, ranks)
     planner.step_samples(epoch, 0)
     epoch_seconds = time.process_time() - begun
     times = []

@@ -31,8 +31,10 @@ from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.dispatch import Dispatch
 from rayingest.plan.dispatch.limits import Limits
 from rayingest.plan.dispatch.stragglers import Stragglers
+from rayingest.plan.order import window
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.planner import Planner, RankSlice
+from rayingest.plan.order.subset import Subset
 
 FREE_SECONDS, LOOK_SECONDS = 2.0, 0.5
 SLOWER = 10
@@ -193,7 +195,8 @@ class Simulation:
 def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:
     """Return one rank's figures."""
     order = Order.resolve(data, batch=world.rows * world_size, seed=1)
-    planner = Planner(data, order, world_size // 2, world_size)
+    ranks = RankSlice(world_size // 2, world_size)
+    planner = window.plan(Subset.whole(data), order, ranks)
     planner.step_samples(0, 0)
     simulation = Simulation(world, planner, seed=world_size)
     waits = simulation.run(steps)[int(WARM_UP * steps) :]

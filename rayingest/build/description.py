@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from rayingest.build.compatibility import Feature
+from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
 from rayingest.build.statistic import SampleStatistic
 from rayingest.build.weights import Weighting
@@ -26,14 +27,11 @@ from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
-from rayingest.transforms.expressions import Expression
 from rayingest.transforms.collate import PACKED_COLUMNS, PackedFields
+from rayingest.transforms.expressions import Expression
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Select, Stage, absent_field
-
-if TYPE_CHECKING:
-    from rayingest.trainer.loader import PlanView
 
 _SHOWN_URLS = 3
 
@@ -159,7 +157,7 @@ class Description(ABC):
     @abstractmethod
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
-    ) -> tuple[Stream, PlanView]:
+    ) -> tuple[Stream, RankPlan]:
         """Build one rank's stream, and its plan for a loader.
 
         Raises ConfigError if data and description do not fit, and the errors of indexing.
@@ -192,7 +190,8 @@ class SourceDescription(Description):
     `sampling`: a sampler that decides the order instead of `shuffling`. `seed`: of random numbers,
     without `shuffling`. `collate`: the source's own way to make batches, without one in `batching`.
     `limits` choose samples, in this order; a `SampleStatistic` among them is True for the samples
-    to keep.
+    to keep. `order_kind`: a registered kind of order with its `order_options`, instead of those
+    that the verbs choose.
     """
 
     source: Source
@@ -205,6 +204,8 @@ class SourceDescription(Description):
     epoch_length: Mapping[str, int] = field(default_factory=dict)
     packing: Packed | None = None
     weighting: Weighting | None = None
+    order_kind: str | None = None
+    order_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.source}; {len(self.stages)} stages, {self.shuffling}, {self.batching}"

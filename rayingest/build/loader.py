@@ -30,7 +30,7 @@ from rayingest.options.types import (
     Positive,
     Seconds,
 )
-from rayingest.plan.order.batching import check_ranks
+from rayingest.plan.order.tails import check_ranks
 from rayingest.plan.protocols import BatchSource
 from rayingest.transforms.images.backend import BACKENDS
 from rayingest.util.slow import log_if_slow
@@ -152,7 +152,7 @@ def build_loader(
         with log_if_slow("connecting to Ray, or starting it"):
             connect(start_timeout)
     skip = on_error == "skip"
-    stream, view = description.build_stream(
+    stream, plan = description.build_stream(
         ranks, uneven=uneven, on_ray=on_ray, skip=skip, image_backend=image_backend
     )
     bad_samples = _quarantine(stream, quarantine, max_errors) if skip else None
@@ -162,14 +162,14 @@ def build_loader(
         from rayingest.build.on_ray import Workers, build_source
 
         options = Workers(workers, pool, max_bytes, prefetch, epochs, start_timeout, decode_timeout)
-        source, watch = build_source(stream, ranks, slots, options, bad_samples)
+        source, watch = build_source(stream, plan, ranks, slots, options, bad_samples)
     else:
         watch = LoaderWatch()
         cached = stream.kept_bytes if max_bytes is None else max_bytes
         source = LocalSource(stream, cached, bad_samples, watch.tick)
     return Loader(
         source,
-        view,
+        plan,
         device=device,
         prefetch=prefetch,
         slots=slots,

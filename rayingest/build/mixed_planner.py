@@ -10,30 +10,29 @@ from typing import Any, Generic, TypeVar
 from rayingest.build.description import Batching, Description
 from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError
-from rayingest.plan.order.interleave import NEVER, LevelTurns, counts_of
+from rayingest.plan.order.interleave import NEVER, LevelInterleave, counts_of
 from rayingest.plan.order.keys import fold
-from rayingest.plan.order.manifest import JoinedManifest
-from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
-from rayingest.plan.order.mixture import Mixture as Plan
-from rayingest.plan.order.mixture import ShuffledTurns
+from rayingest.plan.order.kinds import OrderRequest, build
+from rayingest.plan.order.mixed import source_order
+from rayingest.plan.order.mixture import Mixture, ShuffledInterleave
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.repeated import Succession, source_order
-from rayingest.plan.order.subset import brief
+from rayingest.plan.order.planner import Planner, RankSlice
+from rayingest.plan.order.subset import Subset, brief
 
 Weights = Mapping[int, Mapping[str, float]]
-"""By the step from which on they hold, by source."""
+"""Weights by source, by the step from which on they hold."""
 
 D_co = TypeVar("D_co", bound=Description, covariant=True)
 
 _FREE_BATCHES = 16
-"""Where batches are free, sources come in proportion in every so many of them."""
+"""Where batches are free, sources come in proportion in every 16 of them."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a mixture says of its sources, by name, of which those that are no mixtures have no recipe.
+    """What a mixture says of its sources, by name; a source that is no mixture has no recipe.
 
-    `weights`, `until` and `stratified` are as `mix` has them; `seed` is None where nobody has shuffled it.
+    `weights`, `until` and `stratified` are as `mix` has them; `seed` is None without a shuffle.
     """
 
     sources: Mapping[str, Recipe | None]
@@ -45,9 +44,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Leaf(Generic[D_co]):
-    """A source that is no mixture, with what the mixtures around it say of it. `name` has theirs before its own.
+    """A source that is no mixture, with what the mixtures around it say of it.
 
-    `window` counts samples of the mixture `window_of`; None where nobody said how many, or the source did itself.
+    `name` has the names of the mixtures before its own. `window` counts samples of the mixture
+    `window_of`; None where no mixture says it, or the source has a shuffle of its own.
     """
 
     name: str
@@ -58,13 +58,13 @@ class Leaf(Generic[D_co]):
 
 @dataclass(frozen=True)
 class MixtureScanResult(ScanResult):
-    """What is known of each source, by name; the manifest is that of all, side by side."""
+    """The scan of each source, by name; the manifest is that of all, side by side."""
 
     parts: Mapping[str, ScanResult] = field(default_factory=dict)
 
     @property
-    def view_mark(self) -> str:
-        marks = {name: part.view_mark for name, part in self.parts.items()}
+    def subset_mark(self) -> str:
+        marks = {name: part.subset_mark for name, part in self.parts.items()}
         return brief("; ".join(f"{name}: {mark}" for name, mark in marks.items() if mark))
 
 
@@ -76,67 +76,64 @@ def make_mixed_planner(
     rank: int,
     world_size: int,
     uneven: bool,
-) -> MixedPlanner:
-    """A rank's part of the order for these data. Raises ConfigError."""
+) -> Planner:
+    """Return a rank's planner of the mixture. Raises ConfigError."""
     assert batching.size is not None
-    assert isinstance(known.manifest, JoinedManifest)
     if batching.partial != "drop" and len(recipe.weights or ()) > 1:
         raise ConfigError(
-            f"weights that change at steps need full ones, and partial={batching.partial!r} gives others at the end of "
-            "an epoch: take partial='drop'"
+            f"partial={batching.partial!r} beside weights that change at steps: an epoch's last "
+            "step has fewer rows, and weights count full steps; pass partial='drop'"
         )
-    views = {name: part.view for name, part in known.parts.items()}
-    tree = _Tree(batching.size, {name: view.num_samples for name, view in views.items()})
-    plan, words = tree.planned(recipe, "", None)
+    subsets = {name: part.subset for name, part in known.parts.items()}
+    tree = _Tree(batching.size, {name: subset.num_samples for name, subset in subsets.items()})
+    mixture, words = tree.build(recipe, "", None)
     orders = {
-        leaf.name: _order(leaf, known.parts[leaf.name], tree.shares, batching.size)
-        for leaf in leaves
+        leaf.name: _order(leaf, subsets[leaf.name], tree.shares, batching.size) for leaf in leaves
     }
-    digest = hashlib.blake2b(
-        "; ".join(map(str, orders.values())).encode(), digest_size=8
-    ).hexdigest()
-    order = MixedOrder.over(
-        plan,
-        list(orders.values()),
-        [tree.shares[name] for name in orders],
-        f"{brief(words)}; sources {digest}",
-        batch=batching.size,
-        partial=batching.partial,
-        seed=recipe.seed,
-        last_change=max(recipe.weights or (0,)) * batching.size,
+    digest = hashlib.blake2b("; ".join(map(str, orders.values())).encode(), digest_size=8)
+    request = OrderRequest(
+        Subset.whole(known.manifest),
+        RankSlice(rank, world_size, uneven),
+        {"batch": batching.size, "partial": batching.partial, "seed": recipe.seed},
+        marks=known.marks,
+        options={
+            "mixture": mixture,
+            "sources": [(subsets[name], order) for name, order in orders.items()],
+            "shares": [tree.shares[name] for name in orders],
+            "words": f"{brief(words)}; sources {digest.hexdigest()}",
+            "last_change": max(recipe.weights or (0,)) * batching.size,
+        },
     )
-    manifests = (part.manifest for part in known.parts.values())
-    sources = [
-        Succession(*of) for of in zip(manifests, orders.values(), views.values(), strict=True)
-    ]
-    return MixedPlanner(known.manifest, order, sources, rank, world_size, uneven)
+    return build("mixed", request)
 
 
 def _order(
-    leaf: Leaf[Description], known: ScanResult, shares: Mapping[str, float], batch: int
+    leaf: Leaf[Description], subset: Subset, shares: Mapping[str, float], batch: int
 ) -> Order:
-    """A source's own order."""
+    """Return a source's own order. Raises ConfigError."""
     share, shuffling = shares[leaf.name], leaf.dataset.shuffling
     how: dict[str, Any] = {"seed": None} if shuffling is None else dict(vars(shuffling))
     if leaf.window is not None:
         how["window"] = max(1, round(leaf.window * share / shares[leaf.window_of]))
     try:
-        return source_order(known.view, samples_per_step=share * batch, share=share, **how)
+        return source_order(subset, samples_per_step=share * batch, share=share, **how)
     except ConfigError as error:
         raise ConfigError(f"source {leaf.name!r}: {error}") from error
 
 
 class _Tree:
-    """Plans of mixtures of sources of these sizes, by name; `shares` are those of all rows that each has at most, by
-    the name of a source or what stands before the names of a mixture's.
+    """Builds mixtures of sources of these sizes, by name, in global batches of `batch`.
+
+    `shares` has the part of all rows that each source or mixture has at most; a mixture's key is
+    the prefix of its sources' names.
     """
 
     def __init__(self, batch: int, sizes: Mapping[str, int]) -> None:
         self.shares: dict[str, float] = {"": 1.0}
         self._batch, self._sizes = batch, sizes
 
-    def planned(self, recipe: Recipe, within: str, seed: int | None) -> tuple[Plan, str]:
-        """The plan, and the words that say in a state which it is."""
+    def build(self, recipe: Recipe, within: str, seed: int | None) -> tuple[Mixture, str]:
+        """Return the mixture, and the words that say in a state which it is."""
         seed = seed if recipe.seed is None else recipe.seed
         paths = {name: within + name for name in recipe.sources}
         by_size = {0: {name: self._size(path) for name, path in paths.items()}}
@@ -144,7 +141,7 @@ class _Tree:
             step * self._batch: counts_of([weights[name] for name in paths])
             for step, weights in (recipe.weights or by_size).items()
         }
-        parts: list[int | Plan] = []
+        parts: list[int | Mixture] = []
         inside: dict[str, str] = {}
         for place, (name, path) in enumerate(paths.items()):
             share = self.shares[within] * max(each[place] / sum(each) for each in counts.values())
@@ -154,40 +151,45 @@ class _Tree:
                 parts.append(self._sizes[path])
             else:
                 self.shares[f"{path}/"] = share
-                part, inside[name] = self.planned(inner, f"{path}/", seed)
+                part, inside[name] = self.build(inner, f"{path}/", seed)
                 parts.append(part)
-        level = LevelTurns(counts)
-        plan = Plan(
-            level if recipe.stratified else self._free(level, within, seed), parts, recipe.until
-        )
-        if plan.rows == NEVER:
+        level = LevelInterleave(counts)
+        interleave = level if recipe.stratified else self._shuffle(level, within, seed)
+        mixture = Mixture(interleave, parts, recipe.until)
+        if mixture.rows == NEVER:
             raise ConfigError(
-                f"until={recipe.until!r} of a mixture of {', '.join(paths)} never comes: the weights become 0 before; "
-                "say how many samples an epoch has, as in until=1_000_000"
+                f"until={recipe.until!r} of a mixture of {', '.join(paths)} never comes: the "
+                "weights become 0 before; say how many samples an epoch has, as in until=1_000_000"
             )
-        each = [
-            ", ".join(f"{name} {count}" for name, count in zip(paths, of, strict=True))
-            for of in counts.values()
-        ]
-        shown = "; ".join(
-            f"{words} from row {row} on" if row else words
-            for row, words in zip(counts, each, strict=True)
-        )
-        named = "".join(f"; {name}: ({words})" for name, words in inside.items())
-        return plan, f"{shown}, until {recipe.until}{'' if recipe.stratified else ', free'}{named}"
+        return mixture, _words(recipe, counts, list(paths), inside)
 
-    def _free(self, level: LevelTurns, within: str, seed: int | None) -> ShuffledTurns:
+    def _shuffle(self, level: LevelInterleave, within: str, seed: int | None) -> ShuffledInterleave:
         if seed is None:
-            raise ConfigError("mix(stratified=False) needs .shuffle(): chance is its seed's")
-        return ShuffledTurns(
-            level, _FREE_BATCHES * self._batch, fold("turns", seed, word_of(within))
-        )
+            raise ConfigError("mix(stratified=False) needs .shuffle(), whose seed it uses")
+        key = fold("turns", seed, word_of(within))
+        return ShuffledInterleave(level, _FREE_BATCHES * self._batch, key)
 
     def _size(self, path: str) -> int:
-        """Samples of a source, or of all sources of a mixture."""
+        """Return the samples of a source, or of all sources of a mixture."""
         return sum(size for name, size in self._sizes.items() if f"{name}/".startswith(f"{path}/"))
 
 
+def _words(
+    recipe: Recipe,
+    counts: Mapping[int, Sequence[int]],
+    names: Sequence[str],
+    inside: Mapping[str, str],
+) -> str:
+    """Return a mixture in words: counts by the row from which on they hold, and mixtures inside."""
+    parts = []
+    for row, of in counts.items():
+        words = ", ".join(f"{name} {count}" for name, count in zip(names, of, strict=True))
+        parts.append(f"{words} from row {row} on" if row else words)
+    free = "" if recipe.stratified else ", free"
+    named = "".join(f"; {name}: ({words})" for name, words in inside.items())
+    return f"{'; '.join(parts)}, until {recipe.until}{free}{named}"
+
+
 def word_of(name: str) -> int:
-    """A name as a word of 64 bits, for keys."""
+    """Return a name as a word of 64 bits, for keys."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rayingest.build.compatibility import Feature
 from rayingest.build.description import Batching, Description, Shuffle
@@ -22,6 +22,7 @@ from rayingest.build.mixed_planner import (
 )
 from rayingest.build.one_source import OneSource
 from rayingest.build.planner import batching_of
+from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
 from rayingest.build.scan import ScanResult
 from rayingest.build.stream import planned
@@ -29,11 +30,8 @@ from rayingest.execute.mixed_work import MixedWork
 from rayingest.execute.stream import Stream
 from rayingest.plan.order.keys import fold
 from rayingest.plan.order.manifest import JoinedManifest
-from rayingest.plan.order.mixed import MixedPlanner
+from rayingest.plan.order.planner import Planner
 from rayingest.transforms.stages import Stage
-
-if TYPE_CHECKING:
-    from rayingest.trainer.loader import PlanView
 
 
 @dataclass(frozen=True)
@@ -123,9 +121,7 @@ class MixedSources(Description):
         manifest = JoinedManifest.of([part.manifest for part in parts.values()])
         return MixtureScanResult(manifest, (), None, parts=parts)
 
-    def build_planner(
-        self, known: ScanResult, rank: int, world_size: int, uneven: bool
-    ) -> MixedPlanner:
+    def build_planner(self, known: ScanResult, rank: int, world_size: int, uneven: bool) -> Planner:
         """Build one rank's planner for scanned data. Raises ConfigError."""
         assert isinstance(known, MixtureScanResult)
         ranks = (rank, world_size, uneven)
@@ -135,7 +131,7 @@ class MixedSources(Description):
 
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
-    ) -> tuple[Stream, PlanView]:
+    ) -> tuple[Stream, RankPlan]:
         known = self.scan(ranks.rank, on_ray)
         planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
         return planned(known, planner, self.work, skip=skip, image_backend=image_backend)

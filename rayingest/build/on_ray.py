@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
-from rayingest.build.summary import describe, describe_unbounded
 from rayingest.execute.cluster import resources
 from rayingest.execute.cluster.feeder import Feeder
 from rayingest.execute.cluster.metrics import RayMetrics
 from rayingest.execute.cluster.pool import Pool
 from rayingest.execute.quarantine import Quarantine
-from rayingest.execute.stream import ManifestStream, Stream
-from rayingest.execute.unbounded.stream import UnboundedStream
+from rayingest.execute.stream import Stream
 from rayingest.monitor.autoscale import Autoscale
 from rayingest.monitor.watch import LoaderWatch
 from rayingest.plan.dispatch.limits import Limits
@@ -43,13 +42,14 @@ class Workers:
 
 def build_source(
     stream: Stream,
+    plan: RankPlan,
     ranks: Ranks,
     slots: SlotPool,
     options: Workers,
     quarantine: Quarantine | None,
 ) -> tuple[Feeder, LoaderWatch]:
     """Start the workers of a loader, or open its pool, and return the source of its batches."""
-    limits = _limits(stream, ranks, options.max_bytes, options.prefetch)
+    limits = _limits(stream, plan, ranks, options.max_bytes, options.prefetch)
     pool, workers = options.pool, options.workers
     if pool is None:
         least = workers if isinstance(workers, int) else workers[0]
@@ -73,16 +73,15 @@ def build_source(
     return source, watch
 
 
-def _limits(stream: Stream, ranks: Ranks, max_bytes: int | None, prefetch: int) -> Limits:
+def _limits(
+    stream: Stream, plan: RankPlan, ranks: Ranks, max_bytes: int | None, prefetch: int
+) -> Limits:
     resources.check_shared_memory(resources.store_bytes())
     if max_bytes is None:
         max_bytes = resources.default_max_bytes(
             ranks.rank, ranks.world_size, ranks.local_world_size
         )
-    if isinstance(stream, ManifestStream):
-        describe(stream, max_bytes)
-    if isinstance(stream, UnboundedStream):
-        describe_unbounded(stream, max_bytes)
+    plan.describe(max_bytes)
     return Limits(
         max_bytes=max_bytes,
         read_ahead=_steps_ahead(stream, ranks.world_size),

@@ -7,19 +7,16 @@ own module: `scan`, `planner` and `stream`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rayingest.build.description import SourceDescription
 from rayingest.build.planner import make_planner
+from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
 from rayingest.build.scan import ScanResult, scan_source
 from rayingest.build.stream import planned
 from rayingest.execute.stream import Stream
 from rayingest.plan.order.planner import Planner
 from rayingest.util.slow import log_if_slow
-
-if TYPE_CHECKING:
-    from rayingest.trainer.loader import PlanView
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class OneSource(SourceDescription):
 
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
-    ) -> tuple[Stream, PlanView]:
+    ) -> tuple[Stream, RankPlan]:
         known = self.scan(ranks.rank, on_ray)
         planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
         return planned(known, planner, self.work, skip=skip, image_backend=image_backend)

@@ -1,6 +1,7 @@
-"""From what a description says of order and batches to a planner: shuffling, batching, packing, a sampler.
+"""From a description and a scan to a planner: choose the order kind and collect its request.
 
-Owns what of these parts of a description does not go together.
+What a kind makes of its request is the business of the kind. Which parts of a description go
+together is the business of `compatibility`.
 """
 
 from __future__ import annotations
@@ -8,128 +9,74 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rayingest.build.description import Batching, Description, Packed, Shuffle, SourceDescription
+from rayingest.build.description import Batching, Description, Packed, SourceDescription
 from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError
-from rayingest.plan.order.bins import Grouping
-from rayingest.plan.order.epoch_length import Calendar
-from rayingest.plan.order.manifest import Population
-from rayingest.plan.order.order import Order
-from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.packed_order import GroupedOrder
-from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.sampler import DrawnPlanner, Draws
-from rayingest.plan.order.token_budget import Budget
-from rayingest.plan.order.weighted import Resampling, WeightedPlanner
+from rayingest.plan.order.kinds import OrderRequest, build
+from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.transforms.padding import Pad
-
-
-def resolve_order(dataset: SourceDescription, data: Population) -> Order:
-    """The parameters of an order of samples for this data, which is a manifest's view. Raises ConfigError."""
-    batching, shuffling = batching_of(dataset), dataset.shuffling
-    if batching.bucketed and (dataset.lengths is None or shuffling is None):
-        lacks = (
-            ".length(field) before it"
-            if dataset.lengths is None
-            else ".shuffle(), whose windows it works in"
-        )
-        raise ConfigError(f"batch(bucketed=True) needs {lacks}")
-    assert batching.size is not None
-    return Order.resolve(data, batch=batching.size, partial=batching.partial, **_how(shuffling))
 
 
 def make_planner(
     dataset: SourceDescription, known: ScanResult, rank: int, world_size: int, uneven: bool
 ) -> Planner:
-    """A rank's part of the order for this data. Raises ConfigError."""
-    manifest, mine = known.manifest, (rank, world_size, uneven)
+    """Return a rank's planner of this data. Raises ConfigError."""
     batching = batching_of(dataset)
-    if dataset.packing is not None or batching.max_tokens is not None:
-        grouped = _grouped_order(dataset, batching, known, world_size)
-        assert known.lengths is not None
-        return GroupedPlanner(manifest, grouped, known.lengths, *mine, view=known.view)
-    if dataset.weighting is not None:
-        if dataset.shuffling is None:
-            raise ConfigError(
-                "weighted needs .shuffle(): repeats of a sample would follow each other"
-            )
-        assert known.weights is not None
-        resampling = Resampling.of(known.view, known.weights, dataset.weighting.draws)
-        order = resolve_order(dataset, resampling)
-        calendar = Calendar.resolve(order, **dataset.epoch_length)
-        return WeightedPlanner(resampling, order, *mine, calendar=calendar, lengths=known.lengths)
-    if dataset.sampling is None:
-        order = resolve_order(dataset, known.view)
-        calendar = Calendar.resolve(order, **dataset.epoch_length)
-        return Planner(
-            manifest, order, *mine, view=known.view, calendar=calendar, lengths=known.lengths
-        )
-    draws = Draws(
-        dataset.sampling,
-        manifest.num_samples,
-        None if dataset.sampling.in_batches else batching.size,
+    kind, options = _kind(dataset, batching, known)
+    request = OrderRequest(
+        known.subset,
+        RankSlice(rank, world_size, uneven),
+        _parameters(dataset, batching),
+        dataset.epoch_length,
+        known.lengths,
+        known.marks,
+        options,
     )
-    order = draws.order(batching.partial)
-    return DrawnPlanner(
-        manifest, order, draws, *mine, calendar=Calendar.resolve(order, **dataset.epoch_length)
-    )
+    return build(kind, request)
 
 
 def batching_of(dataset: Description) -> Batching:
-    """How samples are put together; ConfigError where nobody says."""
+    """Return how samples are batched. Raises ConfigError if that is missing."""
     if dataset.batching is None:
         raise ConfigError(
-            "how many samples make a step? say so with .batch(global_size) before .loader()"
+            "the global batch size is missing: call .batch(global_size) before .loader()"
         )
     return dataset.batching
 
 
-def _grouped_order(
-    dataset: SourceDescription, batching: Batching, known: ScanResult, world_size: int
-) -> GroupedOrder:
-    """The order of packed rows, or of batches of limited size. Raises ConfigError for what does not go with them."""
-    packed = dataset.packing
-    me = "pack" if packed is not None else "batch(max_tokens=...)"
-    others = {
-        "epoch(...)": dataset.epoch_length,
-        "weighted(...)": dataset.weighting,
-        "batch(bucketed=True)": batching.bucketed,
-        "batch(collate=...)": packed is not None and batching.collate,
-        "batch(max_tokens=...)": packed is not None and batching.max_tokens,
-    }
-    for other in [name for name, given in others.items() if given]:
-        raise ConfigError(
-            f"{me} beside {other}: which samples come together, and how many, is {me}'s; leave one out"
-        )
-    if known.lengths is None:
-        raise ConfigError(f"{me} needs .length(field) before it")
-    if packed is not None:
-        _check_packed_pads(packed, batching.pad)
-        assert batching.size is not None
-        grouping: Grouping = packed.rows
-        size = batching.size
-    else:
-        assert batching.max_tokens is not None
+def _kind(
+    dataset: SourceDescription, batching: Batching, known: ScanResult
+) -> tuple[str, dict[str, Any]]:
+    """Return the order kind of a description, and the kind's own options. Raises ConfigError."""
+    if dataset.order_kind is not None:
+        return dataset.order_kind, dict(dataset.order_options)
+    if dataset.packing is not None:
+        _check_packed_pads(dataset.packing, batching.pad)
+        return "packed", {"packing": dataset.packing.rows}
+    if batching.max_tokens is not None:
         multiple = max((pad.multiple_of for pad in batching.pad.values()), default=1)
-        grouping, size = Budget(batching.max_tokens, world_size, multiple), world_size
-    how = _how(dataset.shuffling)
-    return GroupedOrder.over(
-        known.view, known.lengths, grouping, batch=size, partial=batching.partial, **how
-    )
+        return "budgeted", {"max_tokens": batching.max_tokens, "multiple_of": multiple}
+    if dataset.sampling is not None:
+        return "sampler", {"sampling": dataset.sampling}
+    if dataset.weighting is not None:
+        return "weighted", {"weights": known.weights, "draws": dataset.weighting.draws}
+    return "window", {}
 
 
-def _how(shuffling: Shuffle | None) -> dict[str, Any]:
-    """A shuffle by the names that orders have for it; nothing for file order."""
-    return {} if shuffling is None else dict(vars(shuffling))
+def _parameters(dataset: SourceDescription, batching: Batching) -> dict[str, Any]:
+    """Return batch, tail and shuffle by the names that orders have for them."""
+    shuffling = {} if dataset.shuffling is None else dict(vars(dataset.shuffling))
+    return {"batch": batching.size, "partial": batching.partial, **shuffling}
 
 
 def _check_packed_pads(packed: Packed, pads: Mapping[str, Pad]) -> None:
     for name, pad in pads.items():
         if name not in packed.fields:
             raise ConfigError(
-                f"pad: field {name!r} is not packed; packed are {', '.join(map(repr, packed.fields))}"
+                f"pad: field {name!r} is not packed; packed are "
+                f"{', '.join(map(repr, packed.fields))}"
             )
         if pad != Pad(value=pad.value):
             raise ConfigError(
-                f"pad: of packed field {name!r} only the value can be said, as in ri.Pad(value=-100)"
+                f"pad: a packed field such as {name!r} takes only the value, as in ri.Pad(value=-100)"
             )

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import Self
 
 from rayingest.build.compatibility import Feature
 from rayingest.build.description import Description, add_stage, make_pipeline
+from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
-from rayingest.build.stream import View
+from rayingest.build.summary import describe_unbounded
 from rayingest.execute.unbounded.partitions import Partitions
 from rayingest.execute.unbounded.partitions import Source as RecordSource
 from rayingest.execute.unbounded.stream import UnboundedStream, UnboundedWork
 from rayingest.formats import get_format
-from rayingest.plan.order.offsets import BookmarkCodec, Bookmarks
-from rayingest.plan.order.stream import UnboundedPlanner
+from rayingest.plan.order.offsets import Offsets
+from rayingest.plan.order.planner import RankSlice
+from rayingest.plan.order.state import StateCodec
+from rayingest.plan.order.stream import plan, share
 from rayingest.storage.files import Storage
 from rayingest.transforms.images.backend import choose_backend
 from rayingest.transforms.stages import Stage
-
-if TYPE_CHECKING:
-    from rayingest.trainer.loader import PlanView
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,22 @@ class Records(Description):
 
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
-    ) -> tuple[UnboundedStream, PlanView]:
+    ) -> tuple[UnboundedStream, RankPlan]:
         assert self.batching is not None
         assert self.batching.size is not None
         batch = self.batching.size
         source = replace(self.source, batch=batch)
-        marks = Bookmarks(len(source.names))
-        planner = UnboundedPlanner(marks, batch, ranks.rank, ranks.world_size, uneven)
+        offsets = Offsets([str(name) for name in source.names])
+        own = RankSlice(ranks.rank, ranks.world_size, uneven)
+        planner = plan(offsets, batch, self.seed, own)
         partitions = Partitions(source, ahead=on_ray)
         pipeline = make_pipeline(self.stages, self.seed, self.batching)
         no_files = get_format("index_only")  # partitions give the records: no shard is read
         work = UnboundedWork(no_files, Storage(), pipeline, partitions=partitions)
         work = work.with_options(skip, choose_backend(image_backend))
-        names = tuple(map(str, source.names))
-        codec = BookmarkCodec(
-            marks, names, batch, self.seed, work.pipeline.image_backend, work.code_mark
+        identity = {"order": planner.identity, "image_backend": work.pipeline.image_backend}
+        codec = StateCodec(identity, work.code_mark, planner.steps_in, offsets)
+        stream = UnboundedStream(
+            planner, work, flag_valid=skip, offsets=offsets, share=share(batch, own)
         )
-        return UnboundedStream(planner, work, flag_valid=skip), View(planner, codec, marks)
+        return stream, RankPlan(planner, codec, partial(describe_unbounded, stream), offsets)

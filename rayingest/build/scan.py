@@ -17,7 +17,7 @@ from rayingest.build.description import SourceDescription
 from rayingest.build.statistic import SampleStatistic, StatisticScan
 from rayingest.formats.indexing import IndexScan
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.subset import Keep, Limit, View, view_mark
+from rayingest.plan.order.subset import Keep, Limit, Subset, subset_mark
 from rayingest.plan.order.weighted import Weights
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.scan import Scan, scan_locally
@@ -75,14 +75,14 @@ class ScanResult:
     weights: Weights | None = None
 
     @cached_property
-    def view(self) -> View:
+    def subset(self) -> Subset:
         """The samples that the limits leave. Raises ConfigError if they leave none."""
-        return View.whole(self.manifest).through(self.limits)
+        return Subset.whole(self.manifest).through(self.limits)
 
     @property
-    def view_mark(self) -> str:
+    def subset_mark(self) -> str:
         """The limits as a state names them, "" without any."""
-        return view_mark(self.limits)
+        return subset_mark(self.limits)
 
     @property
     def lengths_mark(self) -> str:
@@ -93,9 +93,14 @@ class ScanResult:
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
     @property
-    def weights_mark(self) -> str:
-        """16 hex digits of the weights, "" without any."""
-        return "" if self.weights is None else self.weights.mark
+    def marks(self) -> dict[str, str]:
+        """By name, what an order depends on besides the manifest, as states have it."""
+        marks = {
+            "subset": self.subset_mark,
+            "lengths": self.lengths_mark,
+            "weights": "" if self.weights is None else self.weights.mark,
+        }
+        return {name: mark for name, mark in marks.items() if mark}
 
 
 def scan_source(
@@ -125,4 +130,4 @@ def scan_source(
         return result
     by = weighting.by
     values = compute(by) if isinstance(by, SampleStatistic) else by
-    return replace(result, weights=weighting.weights(values, result.view))
+    return replace(result, weights=weighting.weights(values, result.subset))

@@ -1,7 +1,7 @@
 """Measures: one number that a function gives of every sample, found once for all of the data and kept beside its index.
 
 Owns what is read and decoded for it, which is no more than the function needs, the numbers' file, and what makes that
-stale. What the numbers are for is the business of the view.
+stale. What the numbers are for is the business of the subset.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from rayingest.storage.index_cache import IndexCache
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt
 from rayingest.transforms.pipeline import Pipeline
-from rayingest.transforms.stages import compile_stages
-from rayingest.transforms.stages import Decode, Select, Stage
+from rayingest.transforms.stages import Decode, Select, Stage, compile_stages
 
 MEASURE_VERSION = 1
 

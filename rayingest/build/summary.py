@@ -7,9 +7,6 @@ import math
 
 from rayingest.execute.stream import ManifestStream
 from rayingest.execute.unbounded.stream import UnboundedStream
-from rayingest.plan.order.batching import bounds
-from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
-from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
 
 _FEW_BLOCKS = 16
@@ -23,8 +20,8 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     order_words = "file order"
     if order.seed is not None:
         order_words = f"windows of {order.window_samples:,} samples in {order.lanes} lane(s)"
-    if len(stream.planner.views) > 1:
-        order_words += f" of {len(stream.planner.views)} sources"
+    if len(stream.planner.subsets) > 1:
+        order_words += f" of {len(stream.planner.subsets)} sources"
     _log.info(
         "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
         _samples(stream.planner),
@@ -33,7 +30,7 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
         _size(manifest.total_bytes),
         f"{stream.planner.steps_in(0):,}",
         order_words,
-        reads_per_block(stream.planner, world_size),
+        stream.planner.reads_per_block(),
         _size(max_bytes),
     )
     if order.seed is None or stream.planner.rank:
@@ -43,12 +40,9 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
         manifest.num_samples / stream.planner.num_samples
     )  # what lies between the samples is read with them
     block_bytes = manifest.total_bytes / manifest.num_blocks
-    lanes = reads_per_block(stream.planner, world_size) * order.lanes / world_size
+    lanes = stream.planner.reads_per_block() * order.lanes / world_size
     window_bytes = (
-        share
-        * manifest.total_bytes
-        / manifest.num_samples
-        * reads_per_block(stream.planner, world_size)
+        share * manifest.total_bytes / manifest.num_samples * stream.planner.reads_per_block()
     )
     window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
@@ -59,7 +53,7 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
             _size(window_bytes),
             _size(max_bytes),
             _what_fits(
-                order,
+                stream.planner,
                 block_bytes,
                 manifest.total_bytes / manifest.num_samples,
                 max_bytes * world_size,
@@ -74,18 +68,19 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
         )
 
 
-def _what_fits(order: Order, block_bytes: float, sample_bytes: float, budget: int) -> str:
+def _what_fits(planner: Planner, block_bytes: float, sample_bytes: float, budget: int) -> str:
     """In words, a window for which half of all ranks' budgets has room, with two blocks for each of its lanes.
 
     No figures for a mixture, whose sources have each their own.
     """
+    order = planner.order
     lanes = max(
         count
         for count in range(1, order.lanes + 1)
         if order.batch % count == 0 and (count == 1 or 4 * count * block_bytes <= budget)
     )
     window = 2 ** int(math.log2(max(1.0, budget / 2 / sample_bytes)))
-    if isinstance(order, MixedOrder) or 4 * lanes * block_bytes > budget or window < order.batch:
+    if len(planner.subsets) > 1 or 4 * lanes * block_bytes > budget or window < order.batch:
         return "a smaller window and fewer lanes"
     return f"a window that has room, such as window={window}, lanes={lanes}"
 
@@ -102,25 +97,6 @@ def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:
         f"{planner.world_size:,}",
         _size(max_bytes),
     )
-
-
-def reads_per_block(planner: Planner, world_size: int) -> float:
-    """How often a block is read in an epoch, all ranks together: more than once where ranks share a lane.
-
-    About so often for a mixture, each time through a source.
-    """
-    if isinstance(planner, MixedPlanner):
-        shared = (
-            min(world_size, 1 + (world_size - 1) / source.order.lanes) for source in planner.sources
-        )
-        sizes = [source.view.num_samples for source in planner.sources]
-        return sum(reads * size for reads, size in zip(shared, sizes, strict=True)) / sum(sizes)
-    order, touched = planner.order, 0
-    for rank in range(world_size):
-        begin, end = bounds(order.batch, rank, world_size)
-        if end > begin:
-            touched += (end - 1) // order.lane_batch - begin // order.lane_batch + 1
-    return touched / order.lanes
 
 
 def _samples(planner: Planner) -> str:

@@ -44,16 +44,16 @@ def build_ray_dataset(description: OneSource, epoch: int) -> ray.data.Dataset:
 
     connect(_CONNECT_SECONDS)
     known = description.scan(0, on_ray=True)
-    manifest, view = known.manifest, known.view
+    manifest, subset = known.manifest, known.subset
     work = description.work
-    pipeline = work.with_schema(heads_of(view)).pipeline
+    pipeline = work.with_schema(heads_of(subset)).pipeline
     schema = {
         name: replace(field, nullable=True) for name, field in (pipeline.schema or {}).items()
     }
     work = replace(work, pipeline=replace(pipeline, schema=schema))
     parts = []
-    for block in np.flatnonzero(view.samples):
-        rows = view.row(np.asarray(block), np.arange(view.samples[block]))
+    for block in np.flatnonzero(subset.samples):
+        rows = subset.row(np.asarray(block), np.arange(subset.samples[block]))
         spans = spans_of(manifest, [int(block)])
         for some in _split_rows(rows, int(manifest.nbytes[block])):
             parts.append({"part": _Part(spans, some, manifest.first_ordinal[block] + some)})

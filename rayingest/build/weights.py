@@ -16,7 +16,7 @@ import numpy as np
 from rayingest.build.statistic import SampleStatistic
 from rayingest.errors import ConfigError
 from rayingest.options.checked import option_type
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.subset import Subset
 from rayingest.plan.order.weighted import Weights
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Stage
@@ -106,10 +106,10 @@ class Weighting:
             draws,
         )
 
-    def weights(self, found: np.ndarray, view: View) -> Weights:
-        """Of what is found of every sample, of which there are those of the view. Raises ConfigError."""
-        if len(found) != view.manifest.num_samples:
-            there = f"{view.manifest.num_samples:,} samples"
+    def weights(self, found: np.ndarray, subset: Subset) -> Weights:
+        """Of what is found of every sample, of which there are those of the subset. Raises ConfigError."""
+        if len(found) != subset.manifest.num_samples:
+            there = f"{subset.manifest.num_samples:,} samples"
             raise ConfigError(
                 f"weighted: the array has {len(found):,} entries, and needs one for each of {there}"
             )
@@ -117,7 +117,7 @@ class Weighting:
             _, label = np.unique(found, return_inverse=True)
             counts = sum(
                 np.bincount(label[ordinals], minlength=label.max() + 1)
-                for ordinals in view.ordinals()
+                for ordinals in subset.ordinals()
             )
             return Weights(1 / np.maximum(1, counts)[label], label)
         weights = found.astype(np.float64)

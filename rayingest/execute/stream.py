@@ -21,8 +21,8 @@ from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.replacements import FilledStep
-from rayingest.plan.order.step_samples import Plan, StepSamples
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.step_samples import StepSamples
+from rayingest.plan.order.subset import Subset
 from rayingest.plan.protocols import Columns
 from rayingest.storage.redact import redact
 from rayingest.transforms.schema import RESERVED
@@ -57,24 +57,24 @@ def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Span
     return spans
 
 
-def heads_of(view: View, source: int = 0, spread: bool = False) -> list[Head]:
+def heads_of(subset: Subset, source: int = 0, spread: bool = False) -> list[Head]:
     """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same.
 
     The first few blocks; with `spread`, behind them, some from all over the rest: where bad samples
     are skipped, the first shard may hold nothing else.
     """
-    blocks = np.flatnonzero(view.samples)
+    blocks = np.flatnonzero(subset.samples)
     first, rest = blocks[:_LEARN_BLOCKS], blocks[_LEARN_BLOCKS:]
     count = min(_SPREAD_BLOCKS, len(rest)) if spread else 0
     further = rest[[(2 * i + 1) * len(rest) // (2 * count) for i in range(count)]]
-    heads = [_head(view, block, source, _LEARN_SAMPLES) for block in first]
-    return heads + [_head(view, block, source, _SPREAD_SAMPLES) for block in further]
+    heads = [_head(subset, block, source, _LEARN_SAMPLES) for block in first]
+    return heads + [_head(subset, block, source, _SPREAD_SAMPLES) for block in further]
 
 
-def _head(view: View, block: np.ndarray, source: int, most: int) -> Head:
-    rows = view.row(block, np.arange(min(most, view.samples[block])))
-    ordinals = view.manifest.first_ordinal[block] + rows
-    return spans_of(view.manifest, [int(block)], source), BlockRows(
+def _head(subset: Subset, block: np.ndarray, source: int, most: int) -> Head:
+    rows = subset.row(block, np.arange(min(most, subset.samples[block])))
+    ordinals = subset.manifest.first_ordinal[block] + rows
+    return spans_of(subset.manifest, [int(block)], source), BlockRows(
         0, np.zeros_like(rows), rows, ordinals
     )
 
@@ -86,7 +86,7 @@ class Stream(ABC):
     `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat or a stand-in.
     """
 
-    planner: Plan
+    planner: Planner
     work: Work
     flag_valid: bool
 
@@ -275,7 +275,6 @@ class Stream(ABC):
 class ManifestStream(Stream):
     """That of data whose blocks are known before any is read."""
 
-    planner: Planner
     manifest: Manifest
 
     @property
@@ -307,7 +306,8 @@ class ManifestStream(Stream):
     def heads(self) -> list[Head]:
         """Of each source its first block, of each its second, and so on."""
         each = [
-            heads_of(view, source, self.work.skip) for source, view in enumerate(self.planner.views)
+            heads_of(subset, source, self.work.skip)
+            for source, subset in enumerate(self.planner.subsets)
         ]
         return [
             head for heads in itertools.zip_longest(*each) for head in heads if head is not None

@@ -13,10 +13,8 @@ import pytest
 import rayingest as ri
 from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
-from rayingest.build.planner import resolve_order
 from rayingest.execute.stream import ManifestStream, heads_of
-from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.subset import Subset
 from tests.support.plan_cases import uniform
 from tests.support.streams import write_shards
 
@@ -83,9 +81,9 @@ def test_a_field_that_some_samples_have_is_not_called_absent(tmp_path: Path) -> 
 def test_schema_blocks_are_the_first_ones_and_some_of_the_rest() -> None:
     """The first blocks are the same with and without `spread`; small data has fewer."""
     for count in (1, 4, 5, 9, 12, 13, 1000):
-        view = View.whole(uniform(count, 100, 1))
-        ordinals = [rows.ordinals.tolist() for _, rows in heads_of(view, spread=True)]
-        assert ordinals[:4] == [rows.ordinals.tolist() for _, rows in heads_of(view)]
+        subset = Subset.whole(uniform(count, 100, 1))
+        ordinals = [rows.ordinals.tolist() for _, rows in heads_of(subset, spread=True)]
+        assert ordinals[:4] == [rows.ordinals.tolist() for _, rows in heads_of(subset)]
         blocks = [each[0] // 100 for each in ordinals]
         assert blocks[:4] == list(range(min(count, 4)))
         assert blocks == sorted(set(blocks))
@@ -115,10 +113,10 @@ def test_the_offset_of_a_block_is_called_so(sources: dict[str, Dataset], tmp_pat
     data = sources["json"].batch(4)
     with data.loader(workers=0):
         description = description_of(data)
-        manifest = description.source.index_cache().load()
-    assert manifest is not None
-    planner = Planner(manifest, resolve_order(description, manifest), 0, 1, uneven=False)
-    stream = ManifestStream(planner, description.work, flag_valid=False, manifest=manifest)
+        scan = description.scan(0, on_ray=False)
+    planner = description.build_planner(scan, 0, 1, uneven=False)
+    work = description.work
+    stream = ManifestStream(planner, work, flag_valid=False, manifest=scan.manifest)
     samples = planner.step_samples(0, 1)
     error = stream.locate(ri.DataError("it ended its worker"), samples, 2)
     assert str(error) == (

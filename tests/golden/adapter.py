@@ -10,28 +10,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import rayingest
-from rayingest.plan.order import keys
-from rayingest.plan.order.interleave import LevelTurns, counts_of
+from rayingest.plan.order import keys, mixed, packed, weighted, window
+from rayingest.plan.order.interleave import LevelInterleave, counts_of
 from rayingest.plan.order.manifest import JoinedManifest, Manifest, ShardBlocks
-from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
-from rayingest.plan.order.mixture import Mixture, ShuffledTurns
+from rayingest.plan.order.mixed import RepeatedSource, source_order
+from rayingest.plan.order.mixture import Mixture, ShuffledInterleave
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.packed_order import GroupedOrder
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.repeated import Succession, source_order
+from rayingest.plan.order.planner import RankSlice
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.subset import Subset
 from rayingest.plan.order.token_budget import Budget
-from rayingest.plan.order.weighted import Resampling, WeightedPlanner, Weights
+from rayingest.plan.order.weighted import Resampling, Weights
 from rayingest.transforms.images import RandomResizedCrop
 
 mix64, fold, hashes, permutation, permute = (
@@ -93,12 +89,13 @@ class WindowOrder:
 
     def __init__(self, data: Data, *, lengths: np.ndarray | None = None, **how: Any) -> None:
         self._order = Order.resolve(data, **how)
-        self._planner = Planner(data, self._order, lengths=lengths)
+        self._planner = window.plan(Subset.whole(data), self._order, lengths=lengths)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """`samples`, `batch`, `partial`, `seed`, `lanes` and `window_steps`, defaults resolved."""
-        return asdict(self._order)
+        names = ("samples", "batch", "partial", "seed", "lanes", "window_steps")
+        return {name: getattr(self._order, name) for name in names}
 
     @property
     def steps(self) -> int:
@@ -121,8 +118,9 @@ class PackedOrder:
     def __init__(
         self, data: Data, lengths: np.ndarray, capacity: int, *, cut: bool, **how: Any
     ) -> None:
-        order = GroupedOrder.over(View.whole(data), lengths, Packing(capacity, cut), **how)
-        self._planner = GroupedPlanner(data, order, lengths)
+        subset, packing = Subset.whole(data), Packing(capacity, cut)
+        order = packed.resolve(subset, lengths, packing, **how)
+        self._planner = packed.plan(subset, order, packing, lengths)
         self.window = order.window
 
     def steps(self, epoch: int) -> int:
@@ -150,11 +148,11 @@ class BudgetedOrder:
     def __init__(
         self, data: Data, lengths: np.ndarray, tokens: int, ranks: int, multiple: int, **how: Any
     ) -> None:
-        order = GroupedOrder.over(
-            View.whole(data), lengths, Budget(tokens, ranks, multiple), batch=ranks, **how
-        )
+        subset, budget = Subset.whole(data), Budget(tokens, ranks, multiple)
+        order = packed.resolve(subset, lengths, budget, batch=ranks, **how)
         self._planners = [
-            GroupedPlanner(data, order, lengths, rank, ranks) for rank in range(ranks)
+            packed.plan(subset, order, budget, lengths, RankSlice(rank, ranks))
+            for rank in range(ranks)
         ]
         self.window = order.window
 
@@ -183,20 +181,17 @@ class MixedOrderOf:
     ) -> None:
         share = 1 / 3
         views, how = (
-            [View.whole(part) for part in parts],
+            [Subset.whole(part) for part in parts],
             {"seed": seed, "window": window, "lanes": None},
         )
         orders = [
             source_order(view, samples_per_step=batch / 3, share=share, **how) for view in views
         ]
-        mixture = Mixture(LevelTurns({0: counts}), [view.num_samples for view in views], until)
+        mixture = Mixture(LevelInterleave({0: counts}), [view.num_samples for view in views], until)
         shares = [share] * len(parts)
-        order = MixedOrder.over(
-            mixture, orders, shares, "", batch=batch, partial=partial, seed=seed
-        )
-        self._planner = MixedPlanner(
-            JoinedManifest.of(parts), order, list(map(Succession, parts, orders))
-        )
+        order = mixed.resolve(mixture, orders, shares, batch=batch, partial=partial, seed=seed)
+        sources = list(map(RepeatedSource, views, orders))
+        self._planner = mixed.plan(JoinedManifest.of(parts), mixture, sources, order)
         self.samples = order.samples
 
     def steps(self, epoch: int) -> int:
@@ -226,14 +221,14 @@ def level_turns(
 
     The sources take turns by counts; each entry of `counts` holds from its row on.
     """
-    return LevelTurns(counts).at(first, end)
+    return LevelInterleave(counts).at(first, end)
 
 
 def shuffled_turns(
     counts: dict[int, tuple[int, ...]], stretch: int, key: int, first: int, end: int
 ) -> np.ndarray:
     """Return `level_turns` in an order drawn anew in every `stretch` rows."""
-    return ShuffledTurns(LevelTurns(counts), stretch, key).at(first, end)[0]
+    return ShuffledInterleave(LevelInterleave(counts), stretch, key).at(first, end)[0]
 
 
 def counts_of_weights(weights: list[float]) -> tuple[int, ...]:
@@ -252,8 +247,8 @@ class WeightedOrder:
         draws: int | None,
         **how: Any,
     ) -> None:
-        drawn = Resampling.of(View.whole(data), Weights(weights, stratum), draws)
-        self._planner = WeightedPlanner(drawn, Order.resolve(drawn, **how))
+        drawn = Resampling.of(Subset.whole(data), Weights(weights, stratum), draws)
+        self._planner = weighted.plan(drawn, Order.resolve(drawn, **how))
 
     def ordinals(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a step; a repeat that fills up the batch is -1 - ordinal."""

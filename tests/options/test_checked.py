@@ -219,7 +219,7 @@ def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
         **options, **skip, epochs=np.int64(1), max_bytes=np.int64(1), uneven=np.False_
     ) as loader:
         assert [len(batch["i"]) for batch in loader] == [2, 2]
-        assert loader.state_dict()["seed"] == (1 << 64) - 1
+        assert loader.state_dict()["order"]["seed"] == (1 << 64) - 1
     assert ri.Pool(np.int64(2), start_timeout=np.float64(3)).workers == 2
 
 

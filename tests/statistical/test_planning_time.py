@@ -10,8 +10,7 @@ import pytest
 
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
-from tests.support.plan_cases import uniform
+from tests.support.plan_cases import uniform, window_planner
 
 pytestmark = pytest.mark.statistical
 
@@ -31,7 +30,7 @@ def test_an_epoch_is_planned_within_a_second(data: Manifest) -> None:
 
     def plan(epoch: int) -> float:
         start = time.process_time()
-        Planner(data, Order.resolve(data, batch=2_048, seed=1)).step_samples(epoch, 0)
+        window_planner(data, Order.resolve(data, batch=2_048, seed=1)).step_samples(epoch, 0)
         return time.process_time() - start
 
     assert best(3, plan) < 1.0
@@ -39,7 +38,7 @@ def test_an_epoch_is_planned_within_a_second(data: Manifest) -> None:
 
 def test_a_far_epoch_is_planned_within_a_second(data: Manifest) -> None:
     """The last step of a far epoch, planned first, takes no longer than the first step."""
-    planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
+    planner = window_planner(data, Order.resolve(data, batch=2_048, seed=1))
     start = time.process_time()
     planner.step_samples(10**9, planner.steps_per_epoch - 1)
     assert time.process_time() - start < 1.0
@@ -48,7 +47,7 @@ def test_a_far_epoch_is_planned_within_a_second(data: Manifest) -> None:
 @pytest.mark.parametrize("window", [None, 1 << 20, 1 << 24])
 def test_a_step_is_picked_within_a_millisecond(data: Manifest, window: int | None) -> None:
     """The median step of 2,048 rows, with small, cached and piecewise permuted windows."""
-    planner = Planner(data, Order.resolve(data, batch=2_048, seed=1, window=window))
+    planner = window_planner(data, Order.resolve(data, batch=2_048, seed=1, window=window))
     planner.step_samples(0, 0)
 
     def pick(i: int) -> float:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from rayingest.plan.order import window
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
-from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.order import Lanes, Order
+from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.step_samples import StepSamples
+from rayingest.plan.order.subset import Subset
 from tests.support.plan_reference import Rules
 
 
@@ -48,11 +51,29 @@ def order(rules: Rules) -> Order:
     )
 
 
+def window_planner(
+    data: Manifest | Subset,
+    order: Order,
+    rank: int = 0,
+    world_size: int = 1,
+    uneven: bool = False,
+    **how: Any,
+) -> Planner:
+    """A rank's planner of each sample once a pass; `how` as in `window.plan`."""
+    subset = data if isinstance(data, Subset) else Subset.whole(data)
+    return window.plan(subset, order, RankSlice(rank, world_size, uneven), **how)
+
+
+def lanes(planner: Planner) -> Lanes:
+    """The lanes of a planner's order."""
+    return Lanes(planner.order)
+
+
 def planners(rules: Rules, world_size: int) -> list[Planner]:
     """A planner for every rank; uneven where it must be."""
     data, resolved = manifest(rules.counts), order(rules)
     uneven = rules.batch % world_size > 0
-    return [Planner(data, resolved, rank, world_size, uneven) for rank in range(world_size)]
+    return [window_planner(data, resolved, rank, world_size, uneven) for rank in range(world_size)]
 
 
 def divisors(number: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 Owns the order of the records, a function of the partitions' contents alone, and the iterators that
 a process has open. A partition that has ended is left out from then on. The table of each step
-carries the bookmark after it: the partition whose turn is next, and each partition's offset.
+carries the mark after it: the partition whose turn is next, and each partition's offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError
 from rayingest.execute.work import Spans
-from rayingest.plan.order.offsets import bookmark
+from rayingest.plan.order.offsets import encode_mark
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import name_of, user_line
 from rayingest.transforms.raw_block import FILE, OFFSET
@@ -28,8 +28,8 @@ from rayingest.transforms.torch.iterables import pickle_sample
 
 SAMPLE = "sample"
 """The column of pickled samples."""
-_BOOKMARK = b"bookmark"
-"""The key of the bookmark in a table's metadata."""
+_MARK = b"mark"
+"""The key of the mark in a table's metadata."""
 _AHEAD_STEPS, _AHEAD_BYTES = 16, 8 << 20
 _END = object()
 _PAIRS = "(sample, offset): a dict of fields, and where to continue after it"
@@ -52,13 +52,13 @@ class Source:
         return name_of(self.open_at)
 
 
-def bookmark_after(table: pa.Table) -> str:
-    """Return the bookmark after a step's table."""
-    return str(table.schema.metadata[_BOOKMARK].decode())
+def mark_after(table: pa.Table) -> str:
+    """Return the mark after a step's table."""
+    return str(table.schema.metadata[_MARK].decode())
 
 
 class Partitions:
-    """Reads a source's steps from any bookmark on.
+    """Reads a source's steps from any mark on.
 
     A process has one reader open. With `ahead`, the reader runs ahead of the requests. A request
     for another position replaces it. Pickles without the reader.
@@ -79,7 +79,7 @@ class Partitions:
     def read(self, spans: Spans) -> list[pa.Table]:
         """Read one table per step; fewer if the next steps have not arrived yet.
 
-        A span has the step as its size, the bookmark before it as its mark, and one block per step:
+        A span has the step as its size, the mark before it as its mark, and one block per step:
         (begin, end, count), the rows of the step to keep.
 
         Raises:
@@ -132,13 +132,13 @@ class Partitions:
 
 
 class StepReader:
-    """Reads steps from a bookmark on; keeps the `rows` of each step and passes over the others.
+    """Reads steps from a mark on; keeps the `rows` of each step and passes over the others.
 
     After an error it stands somewhere inside a step and must be dropped.
 
     Attributes:
         step: the next step.
-        mark: the bookmark before it.
+        mark: the mark before it.
     """
 
     def __init__(self, source: Source, step: int, at: str, rows: tuple[int, int]) -> None:
@@ -167,7 +167,7 @@ class StepReader:
                 self._offsets[number] = offset
                 self._turn = (number + 1) % len(self._source.names)
                 self._turns.append(number)
-        self.step, self.mark = self.step + 1, self._bookmark()
+        self.step, self.mark = self.step + 1, self._mark_here()
         return [_table(samples, shards, offsets, self.mark)]
 
     def close(self) -> None:
@@ -220,9 +220,9 @@ class StepReader:
             f"items must be pairs {_PAIRS}"
         )
 
-    def _bookmark(self) -> str:
+    def _mark_here(self) -> str:
         try:
-            return bookmark(self._turn, self._offsets)
+            return encode_mark(self._turn, self._offsets)
         except (TypeError, ValueError):
             number = next(
                 number for number, offset in enumerate(self._offsets) if not _is_json(offset)
@@ -279,7 +279,7 @@ class ReadAhead:
                 raise self._failure
             tables = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._nbytes -= sum(table.nbytes for table in tables)
-            self.step, self.mark = self.step + len(tables), bookmark_after(tables[-1])
+            self.step, self.mark = self.step + len(tables), mark_after(tables[-1])
             self._changed.notify_all()
         return tables
 
@@ -339,7 +339,7 @@ def _table(samples: list[bytes], shards: list[str], offsets: list[Any], at: str)
         if whole
         else pa.array(list(map(str, shown)), pa.string()),
     }
-    return pa.table(columns).replace_schema_metadata({_BOOKMARK: at.encode()})
+    return pa.table(columns).replace_schema_metadata({_MARK: at.encode()})
 
 
 def _show(offset: Any) -> int | str | None:
@@ -352,7 +352,7 @@ def _show(offset: Any) -> int | str | None:
 
 def _is_json(offset: Any) -> bool:
     try:
-        bookmark(0, [offset])
+        encode_mark(0, [offset])
     except (TypeError, ValueError):
         return False
     return True

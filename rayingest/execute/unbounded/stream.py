@@ -1,7 +1,7 @@
 """Define the stream of an unbounded source: the workers' part, and how it is joined to its plan.
 
 Owns what differs where blocks come into being as they are read: the position of the next block and
-the schema of the samples travel with the position, in bookmarks.
+the schema of the samples travel with the position, in the offsets.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.execute.stream import Stream
-from rayingest.execute.unbounded.partitions import Partitions, bookmark_after
+from rayingest.execute.unbounded.partitions import Partitions, mark_after
 from rayingest.execute.work import BlockRows, Head, SourceWork, Span, Spans, Work
-from rayingest.plan.order.offsets import Bookmarks
+from rayingest.plan.order.offsets import Offsets
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.plan.order.stream import UnboundedPlanner
 from rayingest.transforms.schema import schema_from_json, schema_to_json, with_padding
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class UnboundedWork(SourceWork):
         return self.partitions.read(spans)
 
     def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
-        return tuple(map(bookmark_after, tables))
+        return tuple(map(mark_after, tables))
 
     def with_schema(self, heads: Sequence[Head]) -> Self:
         # A reader of its own: the one for the stream must not move.
@@ -57,15 +56,15 @@ class UnboundedWork(SourceWork):
 
 @dataclass(frozen=True)
 class UnboundedStream(Stream):
-    """One rank's stream of batches of records."""
+    """One rank's stream of batches of records.
 
-    planner: UnboundedPlanner
+    `offsets`: where the source stands before each step. `share`: the rows of a step that a block
+    holds.
+    """
+
     work: UnboundedWork
-
-    @property
-    def marks(self) -> Bookmarks:
-        """Where the source stands before each step."""
-        return self.planner.marks
+    offsets: Offsets
+    share: tuple[int, int]
 
     @property
     def name(self) -> str:
@@ -90,18 +89,18 @@ class UnboundedStream(Stream):
         return True
 
     def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
-        begin, end = self.planner.share
+        begin, end = self.share
         return _EqualSizes((end - begin) * (_ROW_BYTES + row_overhead) + block_overhead)
 
     def spans(self, blocks: Iterable[int]) -> Spans:
-        return self._spans(blocks, self.planner.share)
+        return self._spans(blocks, self.share)
 
     def heads(self) -> list[Head]:
         """Return the walk's first records, the same ones on every rank."""
-        count, first = min(_LEARN_SAMPLES, self.planner.order.batch), self.marks.first
+        count, first = min(_LEARN_SAMPLES, self.planner.order.batch), self.offsets.first
         row = np.arange(count)
         ordinals = first * self.planner.order.batch + row
-        spans = self._spans([self.marks.block(first)], (0, count))
+        spans = self._spans([self.offsets.block(first)], (0, count))
         return [(spans, BlockRows(0, np.zeros_like(row), row, ordinals))]
 
     def location(self, block: int) -> tuple[str, None]:
@@ -109,32 +108,32 @@ class UnboundedStream(Stream):
 
     @property
     def can_learn(self) -> bool:
-        return self.marks.first_is_read
+        return self.offsets.first_is_read
 
     def ready_work(self) -> Work | None:
-        if self.marks.schema is None:
+        if self.offsets.schema is None:
             return super().ready_work()
         pipeline = self.work.pipeline
-        schema = with_padding(schema_from_json(self.marks.schema), pipeline.padding)
+        schema = with_padding(schema_from_json(self.offsets.schema), pipeline.padding)
         return replace(self.work, pipeline=replace(pipeline, schema=schema))
 
     def on_schema_learned(self, work: Work) -> None:
         if work.pipeline.schema is not None:
-            self.marks.schema = schema_to_json(work.pipeline.schema)
+            self.offsets.schema = schema_to_json(work.pipeline.schema)
 
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         for block, note in zip(blocks, notes, strict=False):
-            self.marks.note(block, note)
+            self.offsets.note(block, note)
 
     def steps(self, epoch: int, step: int, epochs: int | None = None) -> Iterator[StepSamples]:
-        return super().steps(epoch, step, epochs) if self.marks.begin(step) else iter(())
+        return super().steps(epoch, step, epochs) if self.offsets.begin(step) else iter(())
 
     def _spans(self, blocks: Iterable[int], share: tuple[int, int]) -> Spans:
         """Return where these blocks lie, with one span for blocks that follow each other."""
         rows = (*share, share[1] - share[0])
         spans: Spans = []
         for block in blocks:
-            step, mark = self.marks.before(block)
+            step, mark = self.offsets.before(block)
             if spans and step == spans[-1].size + len(spans[-1].blocks):
                 spans[-1].blocks.append(rows)
             else:

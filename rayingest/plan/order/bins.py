@@ -1,4 +1,4 @@
-"""Groups of samples, and what a way to make them must say: a function of nothing but their lengths."""
+"""Bins of samples, and the protocol of a packer: a function of nothing but the samples' lengths."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Groups of pieces of samples: group g has pieces `begins[g]` to `begins[g + 1]`, in order.
+class Bins:
+    """Bins of pieces of samples: bin b has pieces `begins[b]` to `begins[b + 1]`, in order.
 
-    A piece is what lies from `begin` to `end` in sample number `sample` of those whose lengths were given. int64 all.
+    A piece is the part from `begin` to `end` of sample number `sample` of those whose lengths were
+    given. All int64.
     """
 
     begins: np.ndarray
@@ -24,39 +25,46 @@ class Groups:
         return len(self.begins) - 1
 
     @classmethod
-    def of_whole(cls, group: np.ndarray, sample: np.ndarray, lengths: np.ndarray) -> Groups:
-        """Samples that are not cut, each in one group; in a group they are in the order in which they came."""
-        in_order = np.lexsort((sample, group))
-        ordered, group = sample[in_order], group[in_order]
-        begins = np.searchsorted(group, np.arange(group[-1] + 2 if len(group) else 1))
+    def of_whole(cls, bin_of: np.ndarray, sample: np.ndarray, lengths: np.ndarray) -> Bins:
+        """Return bins of whole samples, each in one bin; samples of a bin are in ascending order."""
+        in_order = np.lexsort((sample, bin_of))
+        ordered, bin_of = sample[in_order], bin_of[in_order]
+        begins = np.searchsorted(bin_of, np.arange(bin_of[-1] + 2 if len(bin_of) else 1))
         return cls(begins, ordered, np.zeros_like(ordered), lengths[ordered].astype(np.int64))
 
 
-class Grouping(Protocol):
-    """A way to make groups. Its text names it, in states."""
+class Packer(Protocol):
+    """A way to put samples into bins. Its text names it in states."""
+
+    @property
+    def row(self) -> str:
+        """What a bin is, in the plural."""
 
     @property
     def limit(self) -> int:
-        """How much a group holds, in the samples' own measure."""
+        """The capacity of a bin, in the samples' own measure."""
 
     @property
-    def by_length(self) -> bool:
-        """Whether groups come in an order of lengths, and so have to be mixed, however samples were."""
+    def sorted_by_length(self) -> bool:
+        """Whether bins come in an order of lengths, so that they have to be permuted."""
 
     @property
     def longest(self) -> int | None:
-        """The longest sample that a group can hold, None for any."""
+        """The longest sample that a bin can hold, None for any."""
 
     def count(self, lengths: np.ndarray) -> int:
-        """How many groups samples of these lengths make, in whatever order they come."""
+        """Return how many bins samples of these lengths make, in whatever order they come."""
 
     def most(self, lengths: np.ndarray) -> int:
-        """How many groups they can be split into instead."""
+        """Return how many bins they can be split into instead."""
 
-    def groups(self, lengths: np.ndarray, count: int | None = None) -> Groups:
-        """The groups of samples of these lengths, in this order; so many, from `count` to `most`, where it is said."""
+    def bins(self, lengths: np.ndarray, count: int | None = None) -> Bins:
+        """Return the bins of samples of these lengths, in this order.
+
+        `count`: how many, from what `count` returns to what `most` returns; None: the least.
+        """
 
     def too_long(self, length: int) -> str:
-        """What to say of a sample that is longer than any group can hold."""
+        """Return what to say of a sample that is longer than any bin can hold."""
 
     def __str__(self) -> str: ...

@@ -1,9 +1,11 @@
-"""Turns: which of several sources fills each row of an endless sequence, so that every prefix of it is in proportion.
+"""Interleave sources: which of them fills each row of an endless sequence.
 
-Just-in-time sequencing (Steiner and Yeomans, "Level schedules for mixed-model, just-in-time processes", 1993): with
-weights n of n_s in C, row after row goes to the source whose next turn is due first, of those whose turn it may be; a
-turn may be, and is due, so that no source is ever one whole sample ahead of its share or behind it, which can always be
-kept. The sequence repeats itself, so a table of one repetition tells every row, and which of its source's it is.
+Every prefix of the sequence is in proportion. Just-in-time sequencing (Steiner and Yeomans, "Level
+schedules for mixed-model, just-in-time processes", 1993): with weights of n_s in C, row after row
+goes to the source whose next row is due first, of those that may have one; a source's next row may
+come, and is due, so that the source is never one whole row ahead of its share or behind it, which
+is always possible. The sequence repeats itself, so a table of one repetition says for every row
+which source it is, and which of the source's rows.
 """
 
 from __future__ import annotations
@@ -19,26 +21,26 @@ from typing import Protocol
 import numpy as np
 
 MAX_CYCLE = 1 << 16
-"""Weights whose exact proportion takes more rows than this are rounded to parts of so many."""
+"""Weights whose exact proportion needs more rows than this are rounded to parts of that many."""
 NEVER = 1 << 62
-"""The row of what never comes."""
+"""The row of a sample that never comes."""
 
 
-class Turns(Protocol):
-    """Which source fills which row, 0 and on without end; a source's rows are numbered too, 0 and on."""
+class Interleave(Protocol):
+    """Which source fills which row, from 0 on without end; a source's rows are numbered from 0 on."""
 
     def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of rows `begin` to `end`: the source of each, and which of that source's rows it is; int64 each."""
+        """Return the sources of rows `begin` to `end`, and each row's number in its source; int64."""
 
     def row(self, source: int, number: np.ndarray) -> np.ndarray:
-        """The row that is this source's row of that number, `NEVER` where there is none; int64."""
+        """Return the rows of these numbers of a source, `NEVER` where there is none; int64."""
 
 
 def counts_of(weights: Sequence[float]) -> tuple[int, ...]:
-    """Weights, 0 or more and not all 0, as the smallest whole numbers in the same proportion.
+    """Return weights, 0 or more and not all 0, as the smallest whole numbers in proportion.
 
-    Decimals are taken as they are written. Where the sum would be more than `MAX_CYCLE` they are rounded to about that,
-    and none to 0.
+    Decimals are taken as they are written. Where the sum would be more than `MAX_CYCLE` they are
+    rounded to about that, and no positive weight to 0.
     """
     parts = [Fraction(str(weight)) for weight in weights]
     scale = math.lcm(*(part.denominator for part in parts))
@@ -55,9 +57,10 @@ def counts_of(weights: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Stretch:
-    """Rows of equal weights, from row `begin` on. `before` (int64[sources]): how many rows each source had until then.
+    """Rows of equal weights, from row `begin` on.
 
-    `table` has the source of each row; rows behind it repeat what it has from `loop` on.
+    `before` (int64[sources]): the number of rows of each source before `begin`. `table` has the
+    source of each row; the rows after it repeat its entries from `loop` on.
     """
 
     begin: int
@@ -67,11 +70,11 @@ class _Stretch:
 
     @cached_property
     def _places(self) -> list[np.ndarray]:
-        """Each source's rows in the table."""
+        """The rows of each source in the table."""
         return [np.flatnonzero(self.table == source) for source in range(len(self.before))]
 
     def counts(self, rows: int) -> np.ndarray:
-        """int64[sources]: how many of the first `rows` rows of the stretch each source has."""
+        """Return how many of the first `rows` rows of the stretch each source has; int64."""
         period = len(self.table) - self.loop
         times, rest = divmod(max(0, rows - self.loop), period)
         parts = [
@@ -85,13 +88,13 @@ class _Stretch:
         return np.array(each, np.int64)
 
     def sources(self, rows: np.ndarray) -> np.ndarray:
-        """The source of each row of the stretch; int64."""
+        """Return the source of each row of the stretch; int64."""
         period = len(self.table) - self.loop
         inside = np.where(rows < len(self.table), rows, self.loop + (rows - self.loop) % period)
         return self.table[inside].astype(np.int64)
 
     def row(self, source: int, number: np.ndarray) -> np.ndarray:
-        """The row of the stretch that has this source's row of that number, counted in the stretch."""
+        """Return the rows of these numbers of a source, all counted in the stretch; int64."""
         places = self._places[source]
         first = int(np.searchsorted(places, self.loop))
         again = len(places) - first
@@ -103,11 +106,12 @@ class _Stretch:
         return np.asarray(places[inside] + times * (len(self.table) - self.loop))
 
 
-class LevelTurns:
-    """Turns by weights: `weights` has the row at which counts of each source hold, 0 first, and what these counts are.
+class LevelInterleave:
+    """Interleave by weights: `weights` has the counts of each source by the row from which on they hold.
 
-    After any number of rows each source has had its exact share of them within less than one. What it lacks is not lost
-    where weights change; with changes that follow each other within a few rows it may be up to two behind.
+    After any number of rows each source has had its exact share of them within less than one. Where
+    weights change, a source keeps the part of a row that it lacks; with changes that follow each
+    other within a few rows it may be up to two rows behind.
     """
 
     def __init__(self, weights: Mapping[int, Sequence[int]]) -> None:
@@ -134,7 +138,7 @@ class LevelTurns:
 
     @property
     def last_change(self) -> int:
-        """The row from which on the weights are the same for ever."""
+        """The row from which on the weights stay the same."""
         return self.changes[-1]
 
     def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +151,7 @@ class LevelTurns:
         return source, numbered(source, self.counts(begin))
 
     def counts(self, rows: int) -> np.ndarray:
-        """int64[sources]: how many of the first `rows` rows each source has."""
+        """Return how many of the first `rows` rows each source has; int64[sources]."""
         stretch = max(
             (one for one in self._stretches if one.begin <= rows), key=lambda one: one.begin
         )
@@ -165,7 +169,7 @@ class LevelTurns:
 
 
 def numbered(source: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int64: which of its source's rows each row is, if each source had `counts` before the first of them."""
+    """Return each row's number in its source, which had `counts` rows before the first; int64."""
     number = np.empty(len(source), np.int64)
     for one in np.unique(source).tolist():
         rows = np.flatnonzero(source == one)
@@ -176,18 +180,18 @@ def numbered(source: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _level(
     counts: Sequence[int], owed: Sequence[int], unit: int, rows: int | None
 ) -> tuple[np.ndarray, int]:
-    """The table of a stretch of so many rows, or of endless ones, and where its loop begins.
+    """Return the table of a stretch of `rows` rows, or endless ones, and where its loop begins.
 
     `owed`: how far each source is behind its share at first, in parts of which a row has `unit`.
     """
     cycle, had = sum(counts), [0] * len(counts)
 
     def allowed(source: int) -> int:
-        """The first row that may be the source's next: it is not one ahead of its share then."""
+        """Return the first row that may be the source's next: it is then not one row ahead."""
         return max(0, (had[source] * unit - owed[source]) * cycle // (counts[source] * unit))
 
     def due(source: int) -> int:
-        """The last one: without it, it would be one behind."""
+        """Return the last row that may be the source's next: without it, it is one row behind."""
         return -(-((had[source] + 1) * unit - owed[source]) * cycle // (counts[source] * unit)) - 1
 
     waiting = [(allowed(source), source) for source, count in enumerate(counts) if count]
@@ -206,7 +210,7 @@ def _level(
         while waiting and waiting[0][0] <= len(table):
             source = heapq.heappop(waiting)[1]
             heapq.heappush(ready, (due(source), source))
-        # None may where a source without any weight now is behind: then whose turn comes first.
+        # No source may have the row where one that has no weight now is behind: then the first does.
         source = heapq.heappop(ready or waiting)[1]
         table.append(source)
         had[source] += 1

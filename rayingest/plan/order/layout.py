@@ -27,6 +27,11 @@ class Layout:
     begin: np.ndarray
     end: np.ndarray
 
+    def without_rows(self) -> Layout:
+        """Return a layout of no rows."""
+        none = np.zeros(0, np.int64)
+        return Layout(self.length, 0, np.zeros(0, bool), none, none, none, none)
+
     @cached_property
     def places(self) -> np.ndarray:
         """int64: where each piece begins in the rows laid behind one another."""

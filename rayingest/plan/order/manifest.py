@@ -106,7 +106,7 @@ class Manifest:
         blocks = list(blocks)
         while sum(map(len, blocks)) > max_blocks and any(len(b) > 1 for b in blocks):
             blocks = [b.coarser() for b in blocks]
-        counts = [len(b) for b in blocks]
+        counts = np.array([len(b) for b in blocks], np.int64)
 
         def column(name: str) -> np.ndarray:
             parts = [np.asarray(getattr(b, name), np.int64) for b in blocks]

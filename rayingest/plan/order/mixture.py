@@ -1,19 +1,19 @@
-"""A mixture: whose samples the rows of an endless sequence are, of sources that may be mixtures themselves.
+"""The tree of a mixture: which source each row of an endless sequence is from.
 
-Owns the tree: each mixture has turns of its own over what it mixes, so its proportions hold among its own rows. Sources
-are numbered through the whole tree, in the order in which they are named. Knows neither batches nor data, but how many
-samples each source has once through.
+A source may be a mixture itself. Each mixture interleaves its own parts, so its proportions hold
+among its own rows. Sources are numbered through the whole tree, in the order in which they are
+named. Knows neither batches nor data, only how many samples a pass over each source has.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from rayingest.plan.order.interleave import NEVER, LevelTurns, Turns, numbered
+from rayingest.plan.order.arrays import LastUsed
+from rayingest.plan.order.interleave import NEVER, Interleave, LevelInterleave, numbered
 from rayingest.plan.order.keys import fold, permutation
 
 UNTIL = ("first", "all")
@@ -21,66 +21,67 @@ UNTIL = ("first", "all")
 _KEPT = 4
 
 
-class ShuffledTurns:
-    """The same turns, mixed by a key within every `stretch` rows: exact at the end of each, by chance inside."""
+class ShuffledInterleave:
+    """Interleave as another, with the rows of every `stretch` rows permuted by a key.
 
-    def __init__(self, turns: LevelTurns, stretch: int, key: int) -> None:
-        self._turns, self._stretch, self._key = turns, stretch, key
-        self._kept: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+    Proportions are exact at the end of each stretch, and by chance inside.
+    """
+
+    def __init__(self, interleave: LevelInterleave, stretch: int, key: int) -> None:
+        self._interleave, self._stretch, self._key = interleave, stretch, key
+        self._stretches: LastUsed[int, tuple[np.ndarray, np.ndarray]] = LastUsed(
+            self._permute, size=_KEPT
+        )
 
     def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         first, last = begin // self._stretch, max(begin, end - 1) // self._stretch
-        mixed = [self._mixed(place) for place in range(first, last + 1)]
+        mixed = [self._stretches[place] for place in range(first, last + 1)]
         inside = slice(begin - first * self._stretch, end - first * self._stretch)
         return np.concatenate([one[0] for one in mixed])[inside], np.concatenate(
             [one[1] for one in mixed]
         )[inside]
 
     def row(self, source: int, number: np.ndarray) -> np.ndarray:
-        level = self._turns.row(source, number)
+        level = self._interleave.row(source, number)
         row = np.full(np.shape(number), NEVER, np.int64)
         stretch = level // self._stretch
         for place in np.unique(stretch[level < NEVER]).tolist():
-            sources, numbers = self._mixed(place)
+            sources, numbers = self._stretches[place]
             rows = np.flatnonzero(sources == source)
             chosen = (stretch == place) & (level < NEVER)
             row[chosen] = place * self._stretch + rows[number[chosen] - numbers[rows[0]]]
         return row
 
-    def _mixed(self, place: int) -> tuple[np.ndarray, np.ndarray]:
-        """A whole stretch; a few are kept."""
-        if place not in self._kept:
-            begin = place * self._stretch
-            source, _ = self._turns.at(begin, begin + self._stretch)
-            source = source[permutation(self._stretch, fold("turns", self._key, place))]
-            self._kept[place] = source, numbered(source, self._turns.counts(begin))
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(place)
-        return self._kept[place]
+    def _permute(self, place: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sources of a whole stretch, and each row's number in its source."""
+        begin = place * self._stretch
+        source, _ = self._interleave.at(begin, begin + self._stretch)
+        source = source[permutation(self._stretch, fold("turns", self._key, place))]
+        return source, numbered(source, self._interleave.counts(begin))
 
 
 class Mixture:
-    """Rows that take turns over `parts`: how many samples a source has, or a mixture.
+    """Rows that are interleaved from `parts`: the number of samples of a source, or a mixture.
 
-    `until`: it is once through with the "first" part that is, with "all" of them, or after so many rows.
+    `until`: a pass ends when the pass over the "first" part does, over "all" of them, or after a
+    number of rows.
     """
 
     def __init__(
-        self, turns: Turns, parts: Sequence[int | Mixture], until: str | int = "first"
+        self, interleave: Interleave, parts: Sequence[int | Mixture], until: str | int = "first"
     ) -> None:
-        self._turns, self._parts, self._until = turns, parts, until
+        self._interleave, self._parts, self._until = interleave, parts, until
         sizes = [part.sources if isinstance(part, Mixture) else 1 for part in parts]
         self._first = np.cumsum([0, *sizes])
 
     @property
     def sources(self) -> int:
-        """How many sources there are, those of mixtures in it counted."""
+        """The number of sources in the whole tree."""
         return int(self._first[-1])
 
     def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of rows `begin` to `end`: the source of each, and which of that source's samples it is, 0 and on."""
-        part, number = self._turns.at(begin, end)
+        """Return the sources of rows `begin` to `end`, and the number of each one's draw; int64."""
+        part, number = self._interleave.at(begin, end)
         source = self._first[part]
         for place, inner in enumerate(self._parts):
             rows = np.flatnonzero(part == place)
@@ -90,20 +91,21 @@ class Mixture:
         return source, number
 
     def row(self, source: int, number: np.ndarray) -> np.ndarray:
-        """The row that has this source's sample of that number, `NEVER` where none has."""
+        """Return the rows with these draws of a source, `NEVER` where there is none; int64."""
         place = int(np.searchsorted(self._first, source, side="right")) - 1
         inner = self._parts[place]
         if isinstance(inner, Mixture):
             number = inner.row(source - int(self._first[place]), number)
-        return self._turns.row(place, number)
+        return self._interleave.row(place, number)
 
     @cached_property
     def rows(self) -> int:
-        """How many rows are once through; `NEVER` where it never is."""
+        """The number of rows of a pass; `NEVER` where it never ends."""
         if isinstance(self._until, int):
             return self._until
         sizes = [part.rows if isinstance(part, Mixture) else part for part in self._parts]
         ends = [
-            int(self._turns.row(place, np.array([size - 1]))[0]) for place, size in enumerate(sizes)
+            int(self._interleave.row(place, np.array([size - 1]))[0])
+            for place, size in enumerate(sizes)
         ]
         return min(NEVER, (min if self._until == "first" else max)(ends) + 1)

@@ -1,6 +1,8 @@
-"""The order's parameters: what the user asked for, resolved against the data once and for all.
+"""The parameters of an order: what the user asked for, resolved against the data once.
 
-Nothing here depends on ranks, workers or machines, so that the stream does not either.
+Nothing here depends on ranks, workers or machines, so that the stream does not either. `Order` has
+the parameters of every kind; `Lanes` is the arithmetic of lanes and windows; `EpochLength` says
+which steps of which passes an epoch is.
 """
 
 from __future__ import annotations
@@ -12,12 +14,7 @@ import numpy as np
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Population
-
-ORDER_VERSION = 5
-"""Version 1 is the order over all samples, in epochs that are once through them; version 2 has others beside it.
-Version 3 has orders of groups of samples, version 4 those of mixtures, version 5 weighted draws.
-"""
-PARTIALS = ("drop", "pad", "short")
+from rayingest.plan.order.tails import PARTIALS, Steps
 
 _WINDOW_BATCHES = 16
 _WINDOW_BYTES = 512 << 20
@@ -29,10 +26,11 @@ _STAGGER = 2_654_435_769
 
 @dataclass(frozen=True)
 class Order:
-    """All that the order of an epoch is a function of, besides the manifest and the epoch.
+    """The parameters that the orders of all kinds have.
 
-    `seed` None means file order. `batch` is the global batch, `lanes` divides it; `window_steps` is how many steps one
-    lane's window lasts.
+    `samples`: samples of a pass. `batch`: rows of a step over all ranks. `seed`: None means file
+    order. `lanes`: parts of the sequence that are read side by side. `window_steps`: steps that a
+    window lasts. `window`: samples of a window, where that is not `batch` a step.
     """
 
     samples: int
@@ -41,6 +39,7 @@ class Order:
     seed: int | None
     lanes: int
     window_steps: int
+    window: int | None = None
 
     @classmethod
     def resolve(
@@ -53,7 +52,10 @@ class Order:
         window: int | None = None,
         lanes: int | None = None,
     ) -> Order:
-        """The order for this data. `window` counts samples over all lanes. Raises ConfigError."""
+        """Return the order in lanes and windows for this data. Raises ConfigError.
+
+        `window` counts samples over all lanes. The data choose a `window` or `lanes` of None.
+        """
         samples = data.num_samples
         if batch < 1:
             raise ConfigError(f"batch({batch}): a global batch has at least 1 sample")
@@ -65,8 +67,9 @@ class Order:
             raise ConfigError("the data holds no samples")
         if partial == "drop" and samples < batch:
             raise ConfigError(
-                f"{samples} samples are less than one global batch of {batch}: nothing would be left; "
-                "make the batch smaller, or take partial='pad' or 'short'"
+                f"{samples} samples are less than one global batch of {batch}: with "
+                "partial='drop' no step is left; make the batch smaller, or pass partial='pad' "
+                "or 'short'"
             )
         if window is not None and window < 1:
             raise ConfigError(f"window={window}: a window holds at least 1 sample")
@@ -78,84 +81,137 @@ class Order:
             lanes = default_lanes(data, batch, window)
         elif lanes < 1 or batch % lanes:
             raise ConfigError(
-                f"lanes={lanes} does not divide the global batch of {batch}: each step takes as many"
+                f"lanes={lanes} does not divide the global batch of {batch}: "
+                "every lane gives equally many samples to a step"
             )
         elif lanes > samples:
-            raise ConfigError(f"lanes={lanes} is more than the {samples} samples there are")
-        most = -(-samples // batch)  # covers every lane; more would be the same order
+            raise ConfigError(f"lanes={lanes} is more than the {samples} samples of the data")
+        most = -(-samples // batch)  # covers every lane; a longer window is the same order
         return cls(samples, batch, partial, seed, lanes, min(most, -(-window // batch)))
-
-    @property
-    def lane_batch(self) -> int:
-        """Samples that each lane gives to a step."""
-        return self.batch // self.lanes
 
     @property
     def window_samples(self) -> int:
         """Samples of a window, all lanes together."""
-        return self.window_steps * self.batch
+        return self.window_steps * self.batch if self.window is None else self.window
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of a step, all ranks together."""
-        return self.batch
+        """Samples of a step over all ranks, on average."""
+        return max(1, self.window_samples // self.window_steps)
 
-    @property
-    def full_steps(self) -> int:
-        """Steps of a cycle in which every row is a sample of its own."""
-        return self.samples // self.batch
 
-    @property
-    def tail(self) -> int:
-        """Samples left after the full steps."""
-        return self.samples % self.batch
+class Lanes:
+    """The lanes of an order, and the windows that each of them is cut into.
 
-    @property
-    def steps(self) -> int:
-        """Steps of a cycle, on every rank."""
-        return self.full_steps + (self.partial != "drop" and self.tail > 0)
+    Lane l owns positions [floor(l N / L), floor((l + 1) N / L)) of a pass's sequence. A window
+    lasts `window_steps` steps; the first one of a lane is shorter by a part of that, unless one
+    window covers the lane, so that lanes do not change windows together. What is left of a lane
+    and makes less than a step joins the window before it.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.rows = order.batch // order.lanes
+        """Samples that each lane gives to a step."""
+        self.steps = Steps(order.samples, order.batch, order.partial)
 
     @cached_property
-    def lane_begin(self) -> np.ndarray:
-        """int64[lanes + 1]: where each lane begins in the epoch's sequence; the last entry is its end."""
-        bounds = np.arange(self.lanes + 1, dtype=object) * self.samples // self.lanes
+    def begin(self) -> np.ndarray:
+        """int64[lanes + 1]: where each lane begins in the sequence; the last entry is its end."""
+        order = self.order
+        # Python integers: the product may be more than 2**63.
+        bounds = np.arange(order.lanes + 1, dtype=object) * order.samples // order.lanes
         return bounds.astype(np.int64)
 
     @cached_property
-    def lane_samples(self) -> np.ndarray:
-        """int64[lanes]"""
-        return np.diff(self.lane_begin)
+    def samples(self) -> np.ndarray:
+        """int64[lanes]: the samples of each lane."""
+        return np.diff(self.begin)
 
     @cached_property
     def first_window_cut(self) -> np.ndarray:
-        """int64[lanes]: steps by which each lane's first window is shorter, so that lanes change windows in turn."""
-        turn = np.arange(self.lanes, dtype=object) * _STAGGER % (1 << 32)
-        cut = (turn * self.window_steps // (1 << 32)).astype(np.int64)
-        return np.where(self.window_steps * self.lane_batch >= self.lane_samples, 0, cut)
+        """int64[lanes]: steps by which each lane's first window is shorter."""
+        order = self.order
+        turn = np.arange(order.lanes, dtype=object) * _STAGGER % (1 << 32)
+        cut = (turn * order.window_steps // (1 << 32)).astype(np.int64)
+        return np.where(order.window_steps * self.rows >= self.samples, 0, cut)
 
     def windows(
         self, lane: np.ndarray, step: np.ndarray | int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Number, begin and end (positions in the lane) of the windows that these lanes' steps lie in; int64 each."""
-        rows, samples, cut = self.lane_batch, self.lane_samples[lane], self.first_window_cut[lane]
-        number = (step + cut) // self.window_steps
-        begin = np.maximum(0, number * self.window_steps - cut) * rows
-        covered = self.window_steps * rows >= samples
+        """Return number, begin and end of the windows that these steps of these lanes lie in.
+
+        Begin and end are positions in the lane. All int64.
+        """
+        length, rows = self.order.window_steps, self.rows
+        samples, cut = self.samples[lane], self.first_window_cut[lane]
+        number = (step + cut) // length
+        begin = np.maximum(0, number * length - cut) * rows
+        covered = length * rows >= samples
         joins = ~covered & (number > 0) & (samples - begin < rows)
         number = np.where(covered, 0, number - joins)
-        begin = np.maximum(0, number * self.window_steps - cut) * rows
-        end = ((number + 1) * self.window_steps - cut) * rows
+        begin = np.maximum(0, number * length - cut) * rows
+        end = ((number + 1) * length - cut) * rows
         return number, begin, np.where(covered | (samples - end < rows), samples, end)
 
 
+@dataclass(frozen=True)
+class EpochLength:
+    """Which steps of which passes an epoch is: passes of `pass_steps` in epochs of `epoch_steps`.
+
+    As a rule an epoch is a pass. With another length, epochs follow each other along the passes,
+    and an epoch may end inside a pass.
+    """
+
+    pass_steps: int
+    epoch_steps: int
+
+    @classmethod
+    def resolve(
+        cls, steps: Steps, *, samples: int | None = None, passes: int | None = None
+    ) -> EpochLength:
+        """Return epochs of `samples` samples, in whole batches, or of `passes` passes.
+
+        Raises ConfigError for samples that are less than a batch, or whose batches differ in size.
+        """
+        if samples is None:
+            return cls(steps.count, steps.count * (passes or 1))
+        if steps.partial != "drop":
+            raise ConfigError(
+                f"epoch(samples={samples}) counts whole batches, and partial={steps.partial!r} "
+                "gives others at the end of the data: pass partial='drop', or epoch(passes=...)"
+            )
+        if samples < steps.batch:
+            raise ConfigError(
+                f"epoch(samples={samples}) is less than one global batch of {steps.batch}"
+            )
+        return cls(steps.count, samples // steps.batch)
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether an epoch is a pass."""
+        return self.epoch_steps == self.pass_steps
+
+    def locate(self, epoch: int, step: int) -> tuple[int, int]:
+        """Return the pass that a step of an epoch is in, and its step there."""
+        return divmod(epoch * self.epoch_steps + step, self.pass_steps)
+
+    def step_of(self, epoch: int, pass_number: int, step: int) -> int:
+        """Return a pass's step counted from the begin of an epoch; less than 0 before it."""
+        return pass_number * self.pass_steps + step - epoch * self.epoch_steps
+
+
 def default_window(data: Population, samples_per_step: int, share: float = 1.0) -> int:
-    """Samples that are mixed together where nobody says how many; `share`: of the memory that this may take."""
+    """Return the samples of a window: 16 steps, or as many as fill 512 MiB times `share`."""
     mean = max(1.0, data.total_bytes / data.num_samples)
     return max(_WINDOW_BATCHES * samples_per_step, int(share * _WINDOW_BYTES / mean))
 
 
 def default_lanes(data: Population, batch: int, window: int, share: float = 1.0) -> int:
-    """How many parts of the data are read side by side where nobody says how many; `share` as for the window."""
+    """Return the number of lanes: a power of two that divides the batch, at least 1.
+
+    At most max(64, batch / 32), and so few that a block of each fits into 2 GiB times `share`.
+    """
     samples = data.num_samples
     if samples < batch or (window >= samples and data.total_bytes <= _ONE_LANE_BYTES):
         return 1

@@ -1,274 +1,304 @@
-"""Orders of groups of samples, put together by length: packed rows, and batches of limited size.
+"""Kinds "packed" and "budgeted": samples put together by length, in rows or batches of limited size.
 
-Owns the cycle as a row of groups. The cycle's sequence of samples is cut into windows of about equal size; those of a
-window are permuted by key and grouped, as a function of their lengths; groups that come sorted by that are permuted by
-another key. Rows that are cut from permuted samples are not: pieces of a sample stay together, so that it is decoded
-for one step as a rule. Nothing passes from one window to the next, so any step can be had without those before it;
-only how many groups there are before a window must be known, which is counted once a cycle. How many steps a cycle has
-depends on which samples meet in its windows, and so differs from cycle to cycle: steps are asked for by epoch.
+Owns the pass as a row of bins. The pass's sequence of samples is cut into windows of about equal
+size; those of a window are permuted by key and packed, as a function of their lengths; bins that
+come sorted by length are permuted by another key. Rows that are cut from permuted samples are not:
+the pieces of a sample stay together, so that it is decoded for one step as a rule. Nothing passes
+from one window to the next, so any step can be had without those before it; only the number of bins
+before a window must be known, which is counted once a pass. How many steps a pass has depends on
+which samples meet in its windows, and so differs from pass to pass.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.batching import bounds
-from rayingest.plan.order.bins import Groups
+from rayingest.plan.order.arrays import LastUsed, latest
+from rayingest.plan.order.bins import Bins, Packer
 from rayingest.plan.order.keys import fold, permutation
+from rayingest.plan.order.kinds import OrderRequest
 from rayingest.plan.order.layout import Layout
-from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.packed_order import GroupedOrder
+from rayingest.plan.order.order import Order, default_window
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice, Rows
+from rayingest.plan.order.sequence import BlockSequence, Sequence
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.plan.order.subset import View
-
-_KEPT = 2
-"""Windows and cycles: a step may take groups of two windows, and reading runs ahead across a cycle's end."""
-
-T = TypeVar("T")
+from rayingest.plan.order.subset import Subset
+from rayingest.plan.order.tails import Steps, reads_per_block, repeat_backwards
+from rayingest.plan.order.token_budget import Budget
 
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """A window's groups: group `turn[i]` is number `first + i` of the cycle's.
+    """The bins of a window: bin `turn[i]` is number `first + i` of the pass's.
 
-    `place`, `block`, `row`, `ordinal` and `length` are of the window's samples, `until` of their blocks: the first step
-    of the cycle that needs nothing of them for this window.
+    `position` to `expires` are of the window's samples; `expires` is the first step of the pass
+    that needs nothing of the sample's block for this window.
     """
 
     begin: int
     end: int
     first: int
     turn: np.ndarray
-    groups: Groups
-    place: np.ndarray
+    bins: Bins
+    position: np.ndarray
     block: np.ndarray
-    row: np.ndarray
     ordinal: np.ndarray
     length: np.ndarray
-    until: np.ndarray
+    expires: np.ndarray
 
     def pieces(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All pieces of these groups, by their numbers in the cycle, and how many each group has."""
+        """Return all pieces of these bins of the pass, and how many each bin has."""
         chosen = self.turn[numbers - self.first]
-        begins = self.groups.begins[chosen]
-        counts = self.groups.begins[chosen + 1] - begins
-        return np.arange(counts.sum()) + np.repeat(
-            begins - (np.cumsum(counts) - counts), counts
-        ), counts
-
-
-class GroupedPlanner(Planner):
-    """One rank's part of an order of groups: rows [r B / W, (r + 1) B / W) of every step's B packed rows.
-
-    Or one of the W batches of limited size that each step has.
-    """
-
-    order: GroupedOrder
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        order: GroupedOrder,
-        lengths: np.ndarray,
-        rank: int = 0,
-        world_size: int = 1,
-        uneven: bool = False,
-        *,
-        view: View | None = None,
-    ) -> None:
-        super().__init__(manifest, order, rank, world_size, uneven, view=view)
-        self._of: np.ndarray = lengths
-        count = -(-order.samples // order.window)
-        self._window_begins = np.arange(count + 1, dtype=object) * order.samples // count
-        self._firsts: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
-        if not self.steps_in(0):
-            raise ConfigError(
-                f"{self.groups_in(0)} {self.what} are less than one global batch of {order.batch}: nothing would be "
-                "left; make the batch smaller, or take partial='pad' or 'short'"
-            )
-
-    @property
-    def what(self) -> str:
-        """What the groups are."""
-        return "packed rows" if isinstance(self.order.grouping, Packing) else "batches for a rank"
-
-    def steps_in(self, epoch: int) -> int:
-        groups = self.groups_in(epoch)
-        return groups // self.order.batch + (
-            self.order.partial != "drop" and groups % self.order.batch > 0
-        )
-
-    def groups_in(self, cycle: int) -> int:
-        """How many packed rows, or batches for a rank, a cycle has."""
-        return int(self._first_groups(cycle)[-1])
-
-    def filled(self, cycle: int) -> float:
-        """Which part of what a cycle's groups may hold is filled, 0 to 1."""
-        return self.order.total_length / (self.groups_in(cycle) * self.order.grouping.limit)
-
-    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
-        return [self.step_samples(epoch, step)]
-
-    def step_samples(self, epoch: int, step: int) -> StepSamples:
-        steps, groups = self.steps_in(epoch), self.groups_in(epoch)
-        if not 0 <= step < steps:
-            raise IndexError(f"step {step} of an epoch of {steps} steps")
-        first, batch = step * self.order.batch, self.order.batch
-        there = batch if self.order.partial == "pad" else min(batch, groups - first)
-        begin, end = bounds(there, self.rank, self.world_size)
-        wanted = np.arange(first + begin, first + end, dtype=np.int64)
-        valid = wanted < groups
-        # As rows of one lane are repeated: the last ones, backwards.
-        numbers = np.where(valid, wanted, groups - 1 - (wanted - groups) % groups)
-        # Where a rank has no row, one is still named, whose fields give the empty batch its columns.
-        parts = [self._part(epoch, step, *some) for some in self._by_window(epoch, numbers, first)]
-        pieces = _Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-        if isinstance(self.order.grouping, Packing):
-            return self._packed(epoch, step, pieces, valid, self.order.grouping.limit)
-        taken = valid[pieces.row] if len(numbers) else np.ones(len(pieces.row), bool)
-        return _step_samples(
-            epoch, step, len(pieces.row) if len(numbers) else 0, pieces, taken, size=1
-        )
-
-    def _packed(
-        self, epoch: int, step: int, pieces: _Pieces, valid: np.ndarray, limit: int
-    ) -> StepSamples:
-        """Each sample once, and a layout that says where its pieces are."""
-        _, which, sample = np.unique(pieces.ordinal, return_index=True, return_inverse=True)
-        in_order = np.argsort(pieces.row, kind="stable") if len(valid) else np.zeros(0, np.int64)
-        where = pieces.row, sample, pieces.begin, pieces.end
-        layout = Layout(limit, len(valid), valid, *(column[in_order] for column in where))
-        once = _Pieces(*(column[which] for column in vars(pieces).values()))
-        samples = _step_samples(
-            epoch, step, len(valid), once, np.ones(len(which), bool), size=max(1, len(valid))
-        )
-        return replace(samples, length=once.length, layout=layout)
-
-    def _by_window(
-        self, cycle: int, numbers: np.ndarray, otherwise: int
-    ) -> Iterator[tuple[_Window, np.ndarray, np.ndarray]]:
-        """These groups by the windows that they are in, and each one's place among them; for none, another one."""
-        rows = np.arange(len(numbers))
-        if not len(numbers):
-            rows, numbers = np.zeros(1, np.int64), np.array([otherwise])
-        window = np.searchsorted(self._first_groups(cycle), numbers, side="right") - 1
-        for number in np.unique(window).tolist():
-            mine = window == number
-            yield self._window(cycle, number), numbers[mine], rows[mine]
-
-    def _part(
-        self, cycle: int, step: int, window: _Window, numbers: np.ndarray, rows: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        """Of every piece of these groups: its group's row, where its sample lies, and what part of it it is."""
-        pieces, counts = window.pieces(numbers)
-        sample = window.groups.sample[pieces]
-        columns = (window.block, window.row, window.ordinal, window.length, window.place)
-        # A row of padding may repeat a block that is past.
-        until = np.maximum(window.until[sample], step + 1)
-        bounds_ = np.broadcast_to(np.array([[window.begin], [window.end]]), (2, len(pieces)))
-        parts = window.groups.begin[pieces], window.groups.end[pieces]
-        return (
-            np.repeat(rows, counts),
-            *(column[sample] for column in columns),
-            until,
-            *bounds_,
-            *parts,
-        )
-
-    def _first_groups(self, cycle: int) -> np.ndarray:
-        """int64[windows + 1]: how many groups there are before each window of a cycle, and in all of it."""
-
-        def counted() -> np.ndarray:
-            windows = zip(self._window_begins[:-1], self._window_begins[1:], strict=True)
-            grouping, counts = self.order.grouping, []
-            for begin, end in windows:
-                lengths = self._of[self.locate(cycle, np.arange(begin, end))[2]]
-                counts.append(grouping.count(lengths))
-            # The last window makes the ranks' numbers of steps equal, where groups can be split.
-            counts[-1] = min(counts[-1] + -sum(counts) % self.order.batch, grouping.most(lengths))
-            return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-
-        return _kept(self._firsts, 0 if self.order.seed is None else cycle, counted)
-
-    def _window(self, cycle: int, number: int) -> _Window:
-        def made() -> _Window:
-            begin, end = self._window_begins[number : number + 2]
-            first, last = self._first_groups(cycle)[number : number + 2].tolist()
-            place, turn = np.arange(begin, end, dtype=np.int64), np.arange(last - first)
-            if self.order.seed is not None:
-                place = begin + permutation(
-                    end - begin, fold("window", self.order.seed, cycle, 0, number)
-                )
-            if self.order.seed is not None and self.order.grouping.by_length:
-                turn = permutation(last - first, fold("groups", self.order.seed, cycle, number))
-            block, row, ordinal = self.locate(cycle, place)
-            length = self._of[ordinal].astype(np.int64)
-            groups = self.order.grouping.groups(length, last - first)
-            step = np.empty(len(groups), np.int64)
-            step[turn] = (first + np.arange(len(turn))) // self.order.batch
-            last_step = np.zeros(end - begin, np.int64)
-            np.maximum.at(last_step, groups.sample, np.repeat(step, np.diff(groups.begins)))
-            until = np.minimum(_latest(block, last_step) + 1, self.steps_in(cycle))
-            return _Window(
-                begin, end, first, turn, groups, place, block, row, ordinal, length, until
-            )
-
-        return _kept(self._windows, (cycle, number), made)
+        begins = self.bins.begins[chosen]
+        counts = self.bins.begins[chosen + 1] - begins
+        first = np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        return np.arange(counts.sum()) + first, counts
 
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Pieces of samples, with the rank's group that each is in (`row`); the rest is of its sample."""
+    """Pieces of samples: the step's row that each is in, its sample, and the part of that it is."""
 
     row: np.ndarray
     block: np.ndarray
-    in_block: np.ndarray
     ordinal: np.ndarray
     length: np.ndarray
-    place: np.ndarray
-    until: np.ndarray
+    position: np.ndarray
+    expires: np.ndarray
     window_begin: np.ndarray
     window_end: np.ndarray
     begin: np.ndarray
     end: np.ndarray
 
 
-def _step_samples(
-    epoch: int, step: int, rows: int, pieces: _Pieces, valid: np.ndarray, size: int
-) -> StepSamples:
-    until = _latest(pieces.block, pieces.until)
-    window = pieces.window_begin, pieces.window_end
-    where = pieces.block, pieces.in_block, pieces.ordinal
-    return StepSamples(
-        epoch, step, epoch, rows, *where, valid, until, pieces.place, *window, size=size
+class BinBatcher:
+    """Steps of `batch` bins: packed rows over all ranks, or a batch of limited size for each rank.
+
+    `lengths` are by ordinal.
+    """
+
+    most_steps = 1
+
+    def __init__(
+        self, order: Order, packer: Packer, lengths: np.ndarray, sequence: Sequence
+    ) -> None:
+        assert order.window is not None
+        self.order, self.packer = order, packer
+        self._lengths, self._sequence = lengths, sequence
+        count = -(-order.samples // order.window)
+        # Python integers: the product may be more than 2**63.
+        self._window_begins = np.arange(count + 1, dtype=object) * order.samples // count
+        self._firsts: LastUsed[int, np.ndarray] = LastUsed(self._count_bins)
+        # A step may take bins of two windows.
+        self._windows: LastUsed[tuple[int, int], _Window] = LastUsed(self._pack)
+
+    def steps(self, pass_number: int) -> Steps:
+        return Steps(self.bins_of(pass_number), self.order.batch, self.order.partial)
+
+    def bins_of(self, pass_number: int) -> int:
+        """Return how many bins a pass has."""
+        return int(self._first_bins(pass_number)[-1])
+
+    def rows(self, pass_number: int, step: int, count: int, numbers: np.ndarray) -> Rows:
+        wanted, valid = repeat_backwards(
+            step * self.order.batch + numbers, self.bins_of(pass_number)
+        )
+        parts = [self._take(step, *part) for part in self._by_window(pass_number, wanted)]
+        pieces = _Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        if isinstance(self.packer, Packing):
+            return self._packed(pieces, valid)
+        return Rows(
+            pieces.position,
+            valid[pieces.row],
+            latest(pieces.block, pieces.expires),
+            pieces.window_begin,
+            pieces.window_end,
+            size=1,
+        )
+
+    def block_expires(self, samples: StepSamples, row: int, position: int, step: int) -> int | None:
+        return None
+
+    def reads_per_block(self, world_size: int) -> float:
+        return reads_per_block(self.order.batch, 1, world_size)
+
+    def _packed(self, pieces: _Pieces, valid: np.ndarray) -> Rows:
+        """List each sample once, with a layout that says where its pieces are."""
+        _, which, sample = np.unique(pieces.ordinal, return_index=True, return_inverse=True)
+        in_order = np.argsort(pieces.row, kind="stable")
+        where = pieces.row, sample, pieces.begin, pieces.end
+        layout = Layout(
+            self.packer.limit, len(valid), valid, *(column[in_order] for column in where)
+        )
+        return Rows(
+            pieces.position[which],
+            np.ones(len(which), bool),
+            latest(pieces.block[which], pieces.expires[which]),
+            pieces.window_begin[which],
+            pieces.window_end[which],
+            count=len(valid),
+            length=pieces.length[which],
+            layout=layout,
+            size=len(valid),
+        )
+
+    def _by_window(
+        self, pass_number: int, numbers: np.ndarray
+    ) -> Iterator[tuple[_Window, np.ndarray, np.ndarray]]:
+        """Yield these bins by the windows that they are in, and the place of each among them."""
+        rows = np.arange(len(numbers))
+        window = np.searchsorted(self._first_bins(pass_number), numbers, side="right") - 1
+        for number in np.unique(window).tolist():
+            own = window == number
+            yield self._windows[pass_number, number], numbers[own], rows[own]
+
+    def _take(
+        self, step: int, window: _Window, numbers: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Return the columns of `_Pieces` of every piece of these bins."""
+        pieces, counts = window.pieces(numbers)
+        sample = window.bins.sample[pieces]
+        columns = (window.block, window.ordinal, window.length, window.position)
+        # A row of padding may repeat a block that is past.
+        expires = np.maximum(window.expires[sample], step + 1)
+        begin, end = np.broadcast_to(np.array([[window.begin], [window.end]]), (2, len(pieces)))
+        return (
+            np.repeat(rows, counts),
+            *(column[sample] for column in columns),
+            expires,
+            begin,
+            end,
+            window.bins.begin[pieces],
+            window.bins.end[pieces],
+        )
+
+    def _first_bins(self, pass_number: int) -> np.ndarray:
+        """Return how many bins are before each window of a pass, and in all of it."""
+        return self._firsts[0 if self.order.seed is None else pass_number]
+
+    def _count_bins(self, pass_number: int) -> np.ndarray:
+        """int64[windows + 1]."""
+        counts = []
+        for begin, end in zip(self._window_begins[:-1], self._window_begins[1:], strict=True):
+            located = self._sequence.locate(pass_number, np.arange(begin, end))
+            lengths = self._lengths[located.ordinal]
+            counts.append(self.packer.count(lengths))
+        # The last window makes the ranks' numbers of steps equal, where bins can be split.
+        counts[-1] = min(counts[-1] + -sum(counts) % self.order.batch, self.packer.most(lengths))
+        return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+    def _pack(self, which: tuple[int, int]) -> _Window:
+        """Permute and pack a window, given by pass and number."""
+        pass_number, number = which
+        seed, batch = self.order.seed, self.order.batch
+        begin, end = self._window_begins[number : number + 2]
+        first, last = self._first_bins(pass_number)[number : number + 2].tolist()
+        position, turn = np.arange(begin, end, dtype=np.int64), np.arange(last - first)
+        if seed is not None:
+            key = fold("window", seed, pass_number, 0, number)
+            position = begin + permutation(end - begin, key)
+        if seed is not None and self.packer.sorted_by_length:
+            turn = permutation(last - first, fold("groups", seed, pass_number, number))
+        block, _, ordinal, _ = self._sequence.locate(pass_number, position)
+        length = self._lengths[ordinal].astype(np.int64)
+        bins = self.packer.bins(length, last - first)
+        step = np.empty(len(bins), np.int64)
+        step[turn] = (first + np.arange(len(turn))) // batch
+        last_step = np.zeros(end - begin, np.int64)
+        np.maximum.at(last_step, bins.sample, np.repeat(step, np.diff(bins.begins)))
+        expires = np.minimum(latest(block, last_step) + 1, self.steps(pass_number).count)
+        return _Window(begin, end, first, turn, bins, position, block, ordinal, length, expires)
+
+
+def resolve(
+    subset: Subset,
+    lengths: np.ndarray,
+    packer: Packer,
+    *,
+    batch: int,
+    partial: str,
+    seed: int | None = None,
+    window: int | None = None,
+    lanes: int | None = None,
+) -> Order:
+    """Return the order of bins of samples of these lengths, by ordinal. Raises ConfigError."""
+    if lanes not in (None, 1):
+        raise ConfigError(f"lanes={lanes}: bins of samples come from one lane; leave it out")
+    total = 0
+    for ordinals in subset.ordinals():
+        some = lengths[ordinals]
+        total += int(some.sum(dtype=np.int64))
+        if packer.longest is not None and some.max() > packer.longest:
+            raise _too_long(ordinals, some, packer, packer.longest)
+    if not total:
+        raise ConfigError("all samples have length 0: there is nothing to put together")
+    samples_per_step = max(1, round(subset.num_samples * batch * packer.limit / total))
+    if window is None:
+        window = default_window(subset, samples_per_step)
+    window = max(1, min(window, subset.num_samples))
+    steps = -(-window // samples_per_step)
+    return Order(subset.num_samples, batch, partial, seed, 1, steps, window)
+
+
+def plan(
+    subset: Subset,
+    order: Order,
+    packer: Packer,
+    lengths: np.ndarray,
+    ranks: RankSlice = ALONE,
+    *,
+    identity: Mapping[str, Any] | None = None,
+) -> Planner:
+    """Return a rank's planner of bins. Raises ConfigError where a pass has no step."""
+    sequence = BlockSequence(subset, order.seed)
+    batcher = BinBatcher(order, packer, lengths, sequence)
+    bins = batcher.bins_of(0)
+    if not batcher.steps(0).count:
+        raise ConfigError(
+            f"{bins} {packer.row} are less than one global batch of {order.batch}: with "
+            "partial='drop' no step is left; make the batch smaller, or pass partial='pad' or "
+            "'short'"
+        )
+    total = sum(int(lengths[own].sum(dtype=np.int64)) for own in subset.ordinals())
+    kind = Kind(
+        "packed" if isinstance(packer, Packing) else "budgeted",
+        identity={"bins": f"{packer}, windows of {order.window}", **(identity or {})},
+        words=f", {packer}",
+        row=f"{packer.row} each, {total / (bins * packer.limit):.1%} filled",
+        varies=True,
+        no_skip="a replacement would not be as long as the sample that it replaces; "
+        "leave bad samples out with .filter",
+    )
+    return Planner(kind, order, sequence, batcher, ranks)
+
+
+def build(request: OrderRequest) -> Planner:
+    """Return the planner of a request with a `packing`, or with `max_tokens`. Raises ConfigError."""
+    assert request.lengths is not None
+    parameters, options = dict(request.parameters), request.options
+    packer: Packer
+    if "packing" in options:
+        packer = options["packing"]
+    else:
+        packer = Budget(options["max_tokens"], request.ranks.world_size, options["multiple_of"])
+        parameters["batch"] = request.ranks.world_size
+    order = resolve(request.subset, request.lengths, packer, **parameters)
+    return plan(
+        request.subset, order, packer, request.lengths, request.ranks, identity=request.marks
     )
 
 
-def _latest(block: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """For each sample, the latest of the steps of all samples in its block; int64."""
-    _, which = np.unique(block, return_inverse=True)
-    latest = np.zeros(which.max() + 1, np.int64)
-    np.maximum.at(latest, which, step)
-    return np.asarray(latest[which])
-
-
-K = TypeVar("K")
-
-
-def _kept(kept: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
-    """What is kept for a key, or made now; those asked for last are kept."""
-    if key not in kept:
-        kept[key] = make()
-        if len(kept) > _KEPT:
-            kept.popitem(last=False)
-    kept.move_to_end(key)
-    return kept[key]
+def _too_long(
+    ordinals: np.ndarray, lengths: np.ndarray, packer: Packer, longest: int
+) -> ConfigError:
+    over = np.flatnonzero(lengths > longest)
+    others = f" ({len(over) - 1:,} more around it are too long)" if len(over) > 1 else ""
+    return ConfigError(
+        f"sample {ordinals[over[0]]} {packer.too_long(int(lengths[over[0]]))}{others}"
+    )

@@ -1,9 +1,10 @@
-"""Packing: samples of different lengths put together into groups of limited length, as a function of their lengths.
+"""Pack samples of different lengths into rows of limited length, as a function of their lengths.
 
-Owns two ways. *Concatenate and cut*: all samples in a row, cut at every multiple of the limit; nothing is wasted but in
-the last group. *Best fit decreasing* (Johnson, "Near-optimal bin packing algorithms", 1973): the longest samples first,
-each into the group with the least room that it fits in; none is cut. Samples of length 0 have nothing to give, and are
-in no group. Which samples come together, and in which order groups are taken, is the planner's business.
+Owns two ways. *Concatenate and cut*: all samples in a row, cut at every multiple of the limit;
+only the last row has room left. *Best fit decreasing* (Johnson, "Near-optimal bin packing
+algorithms", 1973): the longest samples first, each into the row with the least room that it fits
+into; no sample is cut. Samples of length 0 are in no row. The planner decides which samples come
+together, and in which order rows are taken.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayingest.plan.order.bins import Groups
+from rayingest.plan.order.bins import Bins
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Groups of at most `limit`; samples are cut for it or, without `cut`, must be no longer than that."""
+    """Rows of at most `limit`. With `cut`, samples are cut; else none may be longer than a row."""
 
     limit: int
     cut: bool
@@ -27,7 +28,11 @@ class Packing:
         return f"{'cut' if self.cut else 'best fit'} at {self.limit}"
 
     @property
-    def by_length(self) -> bool:
+    def row(self) -> str:
+        return "packed rows"
+
+    @property
+    def sorted_by_length(self) -> bool:
         return not self.cut
 
     @property
@@ -37,24 +42,22 @@ class Packing:
     def count(self, lengths: np.ndarray) -> int:
         if self.cut:
             return -(-int(lengths.sum(dtype=np.int64)) // self.limit)
-        return sum(
-            groups for room, _, _, groups in _fits(lengths, self.limit) if room == self.limit
-        )
+        return sum(rows for room, _, _, rows in _fits(lengths, self.limit) if room == self.limit)
 
     def most(self, lengths: np.ndarray) -> int:
         return self.count(lengths)  # a row is always as full as it can be
 
-    def groups(self, lengths: np.ndarray, count: int | None = None) -> Groups:
+    def bins(self, lengths: np.ndarray, count: int | None = None) -> Bins:
         return _cut(lengths, self.limit) if self.cut else _best_fit(lengths, self.limit)
 
     def too_long(self, length: int) -> str:
         return (
-            f"is {length:,} long, more than a packed row of {self.limit:,}: cut samples (cut=True), shorten them in "
-            ".map, leave them out with .filter, or take a longer row"
+            f"is {length:,} long, more than a packed row of {self.limit:,}: cut samples "
+            "(cut=True), shorten them in .map, leave them out with .filter, or take a longer row"
         )
 
 
-def _cut(lengths: np.ndarray, limit: int) -> Groups:
+def _cut(lengths: np.ndarray, limit: int) -> Bins:
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     bounds = np.unique(np.concatenate([[0], ends, np.arange(limit, total, limit)]))
@@ -62,35 +65,35 @@ def _cut(lengths: np.ndarray, limit: int) -> Groups:
     sample = np.searchsorted(ends, first, side="right")
     start = (ends - lengths)[sample]
     begins = np.searchsorted(first, np.arange(-(-total // limit) + 1) * limit)
-    return Groups(begins, sample, first - start, last - start)
+    return Bins(begins, sample, first - start, last - start)
 
 
-def _best_fit(lengths: np.ndarray, limit: int) -> Groups:
-    """Groups are numbered as they are begun; in a group, samples are in the order in which they came."""
+def _best_fit(lengths: np.ndarray, limit: int) -> Bins:
+    """Rows are numbered as they are begun; in a row, samples are in the order in which they came."""
     longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")[
         : np.count_nonzero(lengths)
     ]
-    group_of: list[int] = []  # of the samples, the longest first
-    open_groups: dict[int, list[int]] = {}  # by the room that they have
+    row_of: list[int] = []  # of the samples, the longest first
+    open_rows: dict[int, list[int]] = {}  # by the room that they have
     count = 0
-    for room, length, each, groups in _fits(lengths, limit):
+    for room, length, each, rows in _fits(lengths, limit):
         if room == limit:
-            chosen = list(range(count, count + groups))
-            count += groups
+            chosen = list(range(count, count + rows))
+            count += rows
         else:
-            chosen = open_groups[room][-groups:]
-            del open_groups[room][-groups:]
+            chosen = open_rows[room][-rows:]
+            del open_rows[room][-rows:]
         for _ in range(each):
-            group_of += chosen
-        open_groups.setdefault(room - each * length, []).extend(chosen)
-    return Groups.of_whole(np.array(group_of, np.int64), longest_first, lengths)
+            row_of += chosen
+        open_rows.setdefault(room - each * length, []).extend(chosen)
+    return Bins.of_whole(np.array(row_of, np.int64), longest_first, lengths)
 
 
 def _fits(lengths: np.ndarray, limit: int) -> Iterator[tuple[int, int, int, int]]:
-    """(room, length, each, groups): so many groups that have so much room take so many samples of this length each.
+    """Yield (room, length, each, rows): `rows` rows with this room take `each` samples of a length.
 
-    Groups with room for `limit` are new. Samples of one length are dealt with together, so that this costs a few steps
-    a length; which groups have how much room is one bit each of an integer.
+    Rows with room for `limit` are new. Samples of one length are dealt with together, so that this
+    costs a few steps a length; which rooms have rows is one bit each of an integer.
     """
     counts = np.bincount(lengths, minlength=1)
     free = [0] * limit
@@ -101,13 +104,13 @@ def _fits(lengths: np.ndarray, limit: int) -> Iterator[tuple[int, int, int, int]
             enough = rooms >> length
             room = length + (enough & -enough).bit_length() - 1 if enough else limit
             each = min(room // length, left)
-            groups = left // each if room == limit else min(free[room], left // each)
-            yield room, length, each, groups
-            left -= each * groups
+            rows = left // each if room == limit else min(free[room], left // each)
+            yield room, length, each, rows
+            left -= each * rows
             if room < limit:
-                free[room] -= groups
+                free[room] -= rows
                 rooms ^= 0 if free[room] else 1 << room
             after = room - each * length
             if after:
-                free[after] += groups
+                free[after] += rows
                 rooms |= 1 << after

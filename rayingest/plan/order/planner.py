@@ -1,280 +1,299 @@
-"""The planner: for any epoch and step, a rank's samples. A pure function with a small cache in front of it.
+"""The planner: for any epoch and step, a rank's samples. A pure function with small caches inside.
 
-Owns the walk from rows to lanes, windows, the epoch's sequence and blocks. Asking for steps in order is cheap
-(a window's permutation is kept while it lasts); asking for any other step gives the same answer.
+Owns what the orders of all kinds have in common: epochs and passes, the ranks' slices, the tail,
+and the rule for ranks without rows. It is given a *batcher*, which says at which positions of a
+pass the rows of a step are, and a *sequence*, which says which sample lies at a position. Any step
+can be asked for at any time; asking for steps in order, and for several at once, is cheap.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rayingest.plan.order.batching import Share, check_ranks, share
-from rayingest.plan.order.buckets import by_length, turns
-from rayingest.plan.order.epoch_length import Calendar
-from rayingest.plan.order.keys import MAX_SORTED, fold, permutation, permute
-from rayingest.plan.order.manifest import Counts, Manifest
-from rayingest.plan.order.order import Order
-from rayingest.plan.order.runs import runs
-from rayingest.plan.order.sequence import EpochSequence
+from rayingest.plan.order.layout import Layout
+from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.order import EpochLength, Order
+from rayingest.plan.order.sequence import Sequence
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.subset import Subset
+from rayingest.plan.order.tails import Steps, bounds, check_ranks
+from rayingest.plan.protocols import ENDLESS
 
-_PIECE = 16384
-"""Of a window too large to keep whole, up to this many offsets are permuted at once: numpy costs most per call."""
+REPEAT = 1 << 40
+"""The r-th repeat of a sample in pass p has the random numbers of pass p + r * 2**40."""
+
+
+class RankSlice(NamedTuple):
+    """The slice of every global batch that is a rank's; `uneven`: ranks may differ by a row."""
+
+    rank: int = 0
+    world_size: int = 1
+    uneven: bool = False
+
+
+ALONE = RankSlice()
+"""The slice of the only rank."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of consecutive steps, equally many a step, by their positions in the sequence.
+
+    The arrays are those of `StepSamples`, one step after the other; `expires` is a step of the
+    pass. `passes`: the pass of each position, where that is not the step's. `count`: how many rows
+    of the batch the entries make, where that is not their number. The last four, and `count`, are
+    for a single step.
+    """
+
+    position: np.ndarray
+    valid: np.ndarray
+    expires: np.ndarray
+    window_begin: np.ndarray
+    window_end: np.ndarray
+    passes: np.ndarray | None = None
+    source: np.ndarray | None = None
+    count: int | None = None
+    length: np.ndarray | None = None
+    layout: Layout | None = None
+    size: int | None = None
+
+
+class Batcher(Protocol):
+    """Says at which positions of a pass's sequence the rows of its steps are."""
+
+    most_steps: int
+    """How many consecutive steps `rows` can be asked for."""
+
+    def steps(self, pass_number: int) -> Steps:
+        """Return the steps of a pass."""
+
+    def rows(self, pass_number: int, step: int, count: int, numbers: np.ndarray) -> Rows:
+        """Return these rows of `count` steps of a pass, from `step` on.
+
+        `numbers` (int64, ascending) count the rows of a step over all ranks, below `Steps.rows_of`.
+        More than one step is asked for only where all are full.
+        """
+
+    def block_expires(self, samples: StepSamples, row: int, position: int, step: int) -> int | None:
+        """Return the first step of the pass after the block of a position in a row's window.
+
+        `step` is that of the row in the pass; the result is later. None where blocks are kept as
+        long as the window, as the row's own `expires` says.
+        """
+
+    def reads_per_block(self, world_size: int) -> float:
+        """Return how often a block is read in a pass, by all ranks together."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an order kind says of itself.
+
+    `name` and `version` are in states; a change of the order is a new version. `identity`: its own
+    parameters, which a state must agree with. `words`: said of the order after its seed and
+    windows. `row`: what the rows of a step are. `varies`: whether passes differ in their number of
+    steps. `no_skip`: why bad samples cannot be replaced, "" where they can.
+    """
+
+    name: str
+    version: int = 1
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    words: str = ""
+    row: str = "samples each"
+    varies: bool = False
+    no_skip: str = ""
 
 
 class Planner:
-    """One rank's part of the order, over all samples or a `view`; epochs are the `calendar`'s, or once through.
+    """One rank's part of an order of some kind.
 
-    `lengths`, where given (by ordinal), bring samples of similar length together in a step; an order in windows only.
+    An epoch is a pass, or as `epoch_length` says. Raises ConfigError for a rank that has no slice.
     """
 
     def __init__(
         self,
-        manifest: Manifest,
+        kind: Kind,
         order: Order,
-        rank: int = 0,
-        world_size: int = 1,
-        uneven: bool = False,
-        *,
-        view: View | None = None,
-        calendar: Calendar | None = None,
-        lengths: np.ndarray | None = None,
+        sequence: Sequence,
+        batcher: Batcher,
+        ranks: RankSlice = ALONE,
+        epoch_length: EpochLength | None = None,
     ) -> None:
-        check_ranks(order.batch, rank, world_size, uneven)
-        self.manifest, self.order, self.rank, self.world_size = manifest, order, rank, world_size
-        self.view = View.whole(manifest) if view is None else view
-        self.calendar = Calendar(order.steps, order.steps) if calendar is None else calendar
-        self._lengths = lengths
-        self._cycles: OrderedDict[int, EpochSequence] = OrderedDict()
-        self._pieces: dict[int, tuple[tuple[int, int], int, np.ndarray]] = {}
+        check_ranks(order.batch, *ranks)
+        self.kind, self.order, self.sequence, self.batcher = kind, order, sequence, batcher
+        self.rank, self.world_size = ranks.rank, ranks.world_size
+        self._epoch_length = epoch_length
+
+    # What there is to know of the plan
 
     @property
-    def views(self) -> tuple[View, ...]:
-        """The samples there are, of each source."""
-        return (self.view,)
+    def manifest(self) -> Manifest:
+        """The data, of all sources side by side."""
+        return self.sequence.manifest
+
+    @property
+    def subsets(self) -> tuple[Subset, ...]:
+        """The samples of each source."""
+        return self.sequence.subsets
 
     @property
     def num_samples(self) -> int:
-        """How many samples there are, of all sources."""
-        return sum(view.num_samples for view in self.views)
+        """The number of samples of all sources."""
+        return sum(subset.num_samples for subset in self.subsets)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The order as a state names it: what a position is a position in, besides the data."""
+        order, kind = self.order, self.kind
+        length = self._epoch_length
+        epoch = {} if length is None or length.is_one_pass else {"epoch_steps": length.epoch_steps}
+        return {
+            "kind": kind.name,
+            "version": kind.version,
+            "samples": order.samples,
+            "batch": order.batch,
+            "partial": order.partial,
+            "seed": order.seed,
+            "lanes": order.lanes,
+            "window_steps": order.window_steps,
+            **kind.identity,
+            **epoch,
+        }
+
+    def describe(self) -> str:
+        """Return the order in words, without its kind."""
+        order, words = self.order, "file order"
+        if order.seed is not None:
+            window = f"{order.window_samples:,} samples ({order.window_steps:,} steps)"
+            words = f"seed {order.seed}, windows of {window}, {order.lanes} lane(s)"
+        return words + self.kind.words
+
+    def describe_steps(self) -> str:
+        """Return in words how many steps an epoch has, and of what."""
+        steps, kind = self.batcher.steps(0), self.kind
+        epoch = "in the first epoch" if kind.varies else "per epoch"
+        dropped = steps.tail if steps.partial == "drop" and not kind.varies else 0
+        words = f"{self.steps_in(0):,} {epoch}, {steps.batch:,} {kind.row}; partial {steps.partial}"
+        return f"{words}, {dropped:,} samples dropped" if dropped else words
+
+    def reads_per_block(self) -> float:
+        """Return how often a block is read in a pass, all ranks together."""
+        return self.batcher.reads_per_block(self.world_size)
+
+    # Steps
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of the first epoch; of all others too, where they do not depend on which samples meet."""
+        """Steps of the first epoch, and of all others unless the kind `varies`."""
         return self.steps_in(0)
 
     def steps_in(self, epoch: int) -> int:
-        """Steps of an epoch, the same on every rank."""
-        return self.calendar.epoch_steps
+        """Return the steps of an epoch, the same on every rank; `ENDLESS` if it never ends."""
+        length = self._epoch_length
+        return self.batcher.steps(epoch).count if length is None else length.epoch_steps
 
     @property
-    def fingerprint(self) -> str:
-        """What a position is one in, as far as the order's parameters do not say."""
-        return self.manifest.fingerprint
+    def is_endless(self) -> bool:
+        """Whether the first epoch never ends."""
+        return self.steps_in(0) == ENDLESS
+
+    def own_rows(self, rows: int) -> np.ndarray:
+        """Return the numbers of this rank's rows among the `rows` of a step; int64."""
+        return np.arange(*bounds(rows, self.rank, self.world_size), dtype=np.int64)
 
     def step_samples(self, epoch: int, step: int) -> StepSamples:
-        """The samples of this step; raises IndexError where the epoch has no such step."""
-        if not 0 <= step < self.calendar.epoch_steps:
-            raise IndexError(f"step {step} of an epoch of {self.calendar.epoch_steps} steps")
-        cycle, at = self.calendar.locate(epoch, step)
-        mine = self._share(cycle, at)
-        rows = len(mine)
-        if not rows:
-            mine = Share(
-                np.zeros(1, np.int64), np.full(1, at * self.order.lane_batch), np.ones(1, bool)
-            )
-            mine = Share(
-                mine.lane, np.minimum(mine.position, self.order.lane_samples[0] - 1), mine.valid
-            )
-        # A lane's window is that of the first of its rows, which matters in a last step alone.
-        starts, counts = runs(mine.lane)
-        first = np.minimum.reduceat(mine.position, starts) // self.order.lane_batch
-        asked = np.repeat(first, counts)
-        place, until, window_begin, window_end = self._places(
-            cycle, mine.lane, mine.position, asked
-        )
-        block, row, ordinal = self.locate(cycle, place)
-        if self.order.seed is None:
-            until = self.last_use(block, epoch, step)
-        else:
-            until = self.calendar.step_in(epoch, cycle, 0) + until
-        where = block, row, ordinal
-        return StepSamples(
-            epoch, step, cycle, rows, *where, mine.valid, until, place, window_begin, window_end
-        )
-
-    def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Block, row in the block and ordinal of the samples at these places of a cycle's sequence; int64 each."""
-        block, nth = self._sequence(cycle).locate(places)
-        row = self.view.row(block, nth)
-        return block, row, self.manifest.first_ordinal[block] + row
-
-    def replacement(self, samples: StepSamples, row: int, place: int) -> tuple[int, int, int, int]:
-        """The sample at a place of the window of a row's sample: block, row in the block, ordinal, and `until`."""
-        block, row_in_block, ordinal = self.locate(samples.pass_number, np.array([place]))
-        until = (
-            samples.expires[row]
-            if self.order.seed is not None
-            else self.last_use(block, samples.epoch, samples.step)[0]
-        )
-        return int(block[0]), int(row_in_block[0]), int(ordinal[0]), int(until)
-
-    def last_use(self, block: np.ndarray, epoch: int, step: int) -> np.ndarray:
-        """In file order, the first later step of the cycle at which nothing of these blocks is left to take."""
-        cycle, at = self.calendar.locate(epoch, step)
-        last_place = self.view.first_place[block] + self.view.samples[block] - 1
-        # A row of padding may repeat a block that is past.
-        until = np.clip(last_place // self.order.batch + 1, at + 1, self.order.steps)
-        return np.asarray(self.calendar.step_in(epoch, cycle, 0) + until)
-
-    def _share(self, cycle: int, step: int) -> Share:
-        """This rank's rows of a step of a cycle."""
-        return share(self.order, step, self.rank, self.world_size)
+        """Return the samples of a step. Raises IndexError if the epoch has no such step."""
+        return self.run(epoch, step, 1)[0]
 
     def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
-        """The samples of this step and of those behind it, as `samples` gives them: of `count` steps, or of fewer.
+        """Return the samples of this step and of up to `count - 1` steps after it.
 
-        Many small steps take hardly longer than one.
+        Many small steps take hardly longer than one. Raises IndexError as `step_samples`.
         """
-        cycle, at = self.calendar.locate(epoch, step)
-        count = min(count, self.calendar.epoch_steps - step, self.order.full_steps - at)
-        if count < 2 or self.order.seed is None:
-            return [self.step_samples(epoch, step)]
-        one, steps = self._share(cycle, at), np.arange(count)
-        rows = len(one)
-        if not rows:
-            return [self.step_samples(epoch, step)]
-        lane, step_of = np.tile(one.lane, count), np.repeat(steps, rows)
-        by_lane = np.argsort(lane, kind="stable")
-        position = np.tile(one.position, count) + step_of * self.order.lane_batch
-        found = self._places(cycle, lane[by_lane], position[by_lane], at + step_of[by_lane])
-        place, until, window_begin, window_end = (np.empty_like(array) for array in found)
-        for array, ordered in zip((place, until, window_begin, window_end), found, strict=True):
-            array[by_lane] = ordered
-        where = self.locate(cycle, place)
-        until += self.calendar.step_in(epoch, cycle, 0)
-        made = []
-        for number in steps.tolist():
-            own = slice(number * rows, (number + 1) * rows)
-            block, row, ordinal = (array[own] for array in where)
-            window = window_begin[own], window_end[own]
-            at_step = epoch, step + number, cycle
-            made.append(
+        epoch_steps = self.steps_in(epoch)
+        if not 0 <= step < epoch_steps:
+            raise IndexError(f"step {step} of an epoch of {epoch_steps} steps")
+        pass_number, at = self._locate(epoch, step)
+        steps = self.batcher.steps(pass_number)
+        count = max(1, min(count, self.batcher.most_steps, epoch_steps - step, steps.full - at))
+        numbers = self.own_rows(steps.rows_of(at))
+        if len(numbers):
+            rows = self.batcher.rows(pass_number, at, count, numbers)
+        else:
+            rows = self._no_rows(pass_number, at)
+            count = 1
+        return self._split(epoch, step, pass_number, count, rows)
+
+    def replacement(
+        self, samples: StepSamples, row: int, position: int
+    ) -> tuple[int, int, int, int]:
+        """Return block, row in the block, ordinal and `expires` of a sample in a row's window.
+
+        `position` lies between the `window_begin` and the `window_end` of that row.
+        """
+        number = samples.pass_number
+        if samples.passes is not None:
+            number = int(samples.passes[row]) % REPEAT
+        block, row_in_block, ordinal, _ = self.sequence.locate(number, np.array([position]))
+        _, step = self._locate(samples.epoch, samples.step)
+        expires = self.batcher.block_expires(samples, row, position, step)
+        if expires is None:
+            expires = int(samples.expires[row])
+        else:
+            expires += self._shift(samples.epoch, samples.pass_number)
+        return int(block[0]), int(row_in_block[0]), int(ordinal[0]), expires
+
+    def _no_rows(self, pass_number: int, step: int) -> Rows:
+        """A rank without rows names the step's first one: its fields give the batch its columns."""
+        rows = self.batcher.rows(pass_number, step, 1, np.zeros(1, np.int64))
+        layout = None if rows.layout is None else rows.layout.without_rows()
+        return replace(rows, count=0, layout=layout)
+
+    def _split(
+        self, epoch: int, step: int, pass_number: int, count: int, rows: Rows
+    ) -> list[StepSamples]:
+        """Return the rows of `count` steps as the samples of each."""
+        numbers = pass_number if rows.passes is None else rows.passes
+        block, row, ordinal, repeat = self.sequence.locate(numbers, rows.position)
+        passes = rows.passes if repeat is None else numbers + repeat * REPEAT
+        expires = rows.expires + self._shift(epoch, pass_number)
+        each = len(rows.position) // count
+        result = []
+        for number in range(count):
+            own = slice(number * each, (number + 1) * each)
+            result.append(
                 StepSamples(
-                    *at_step, rows, block, row, ordinal, one.valid, until[own], place[own], *window
+                    epoch,
+                    step + number,
+                    pass_number,
+                    each if rows.count is None else rows.count,
+                    block[own],
+                    row[own],
+                    ordinal[own],
+                    rows.valid[own],
+                    expires[own],
+                    rows.position[own],
+                    rows.window_begin[own],
+                    rows.window_end[own],
+                    length=rows.length,
+                    layout=rows.layout,
+                    size=rows.size,
+                    source=None if rows.source is None else rows.source[own],
+                    passes=None if passes is None else passes[own],
                 )
             )
-        return made
+        return result
 
-    def _places(
-        self, cycle: int, lane: np.ndarray, position: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        """Of rows by lane and step: places in the cycle's sequence, after each window's permutation, and each window's
-        `until`, begin and end. `step` is that of the cycle in which the window is asked for.
-        """
-        order = self.order
-        if order.seed is None:
-            zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(lane)))
-            return position, position, zero, end
-        starts, counts = runs(lane, step)
-        lane = lane[starts]
-        number, begin, end = order.windows(lane, step[starts])
-        again, _ = runs(lane, number)  # a window lasts for steps
-        lane, number, begin, end, starts = (
-            array[again] for array in (lane, number, begin, end, starts)
-        )
-        counts = np.add.reduceat(counts, again)
-        lane_begin, samples = order.lane_begin[lane], order.lane_samples[lane]
-        offset = position - np.repeat(begin, counts)
-        mixed = self._mix(cycle, lane, number, begin, end - begin, offset, starts, counts)
-        place = np.repeat(lane_begin + begin, counts) + mixed
-        until = np.where(end >= samples, order.steps, -(-end // order.lane_batch))
-        whole = order.window_steps * order.lane_batch
-        begin = np.maximum(0, np.minimum(begin, end - whole))
-        end = np.minimum(samples, np.maximum(end, begin + whole))
-        return place, *(
-            np.repeat(array, counts) for array in (until, lane_begin + begin, lane_begin + end)
-        )
+    def _locate(self, epoch: int, step: int) -> tuple[int, int]:
+        """Return the pass that a step of an epoch is in, and its step there."""
+        length = self._epoch_length
+        return (epoch, step) if length is None else length.locate(epoch, step)
 
-    def _mix(
-        self,
-        cycle: int,
-        lane: np.ndarray,
-        number: np.ndarray,
-        first: np.ndarray,
-        size: np.ndarray,
-        offset: np.ndarray,
-        starts: np.ndarray,
-        counts: np.ndarray,
-    ) -> np.ndarray:
-        """Where each window's permutation sends the offsets; one run of offsets a window."""
-        mixed = np.empty(len(offset), np.int64)
-        lowest, highest = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
-        columns = (
-            array.tolist() for array in (lane, number, first, size, lowest, highest, starts, counts)
-        )
-        for *window, start, count in zip(*columns, strict=True):
-            begin, piece = self._piece(cycle, *window)
-            run = slice(start, start + count)
-            mixed[run] = piece[offset[run] - begin]
-        return mixed
-
-    def _piece(
-        self, cycle: int, lane: int, number: int, first: int, size: int, low: int, high: int
-    ) -> tuple[int, np.ndarray]:
-        """A window's permutation from some offset on, `low` to `high` in it; kept while the lane's steps are in it.
-
-        The window begins at position `first` of the lane.
-        """
-        kept = self._pieces.get(lane)
-        if (
-            kept is None
-            or kept[0] != (cycle, number)
-            or low < kept[1]
-            or high >= kept[1] + len(kept[2])
-        ):
-            key = fold("window", self.order.seed or 0, cycle, lane, number)
-            if self._lengths is not None:
-                kept = (
-                    (cycle, number),
-                    0,
-                    self._bucketed(cycle, lane, first, permutation(size, key)),
-                )
-            elif size <= MAX_SORTED:
-                kept = (cycle, number), 0, permutation(size, key).astype(np.uint16)
-            else:
-                ahead = (
-                    _PIECE * lane // self.order.lanes
-                )  # lanes come to the end of their pieces in turn
-                end = min(size, ((high + ahead) // _PIECE + 1) * _PIECE - ahead)
-                piece = permute(np.arange(low, end), size, key).astype(
-                    np.min_scalar_type(size)
-                )  # small: caches
-                kept = (cycle, number), low, piece
-            self._pieces[lane] = kept
-        return kept[1], kept[2]
-
-    def _bucketed(self, cycle: int, lane: int, first: int, mixed: np.ndarray) -> np.ndarray:
-        """A window's permutation with samples of similar length in the same steps."""
-        assert self._lengths is not None
-        order = self.order
-        *_, ordinal = self.locate(cycle, order.lane_begin[lane] + first + mixed)
-        at, steps = first // order.lane_batch, len(mixed) // order.lane_batch
-        turn = turns(at, steps, order.window_steps, order.seed or 0, cycle)
-        return np.asarray(mixed[by_length(self._lengths[ordinal], order.lane_batch, turn)])
-
-    def _population(self, cycle: int) -> Counts:
-        """Of whose blocks a cycle's sequence is, and how many samples each has in it."""
-        return self.view
-
-    def _sequence(self, cycle: int) -> EpochSequence:
-        """This cycle's sequence; two are kept, as reading runs ahead across its end."""
-        if cycle not in self._cycles:
-            self._cycles[cycle] = EpochSequence(self._population(cycle), self.order, cycle)
-            if len(self._cycles) > 2:
-                self._cycles.popitem(last=False)
-        self._cycles.move_to_end(cycle)
-        return self._cycles[cycle]
+    def _shift(self, epoch: int, pass_number: int) -> int:
+        """Return a pass's first step, counted in an epoch."""
+        length = self._epoch_length
+        return 0 if length is None else length.step_of(epoch, pass_number, 0)

@@ -20,7 +20,8 @@ import numpy as np
 
 from rayingest.errors import DataError, DeadlySampleError
 from rayingest.plan.order.keys import fold
-from rayingest.plan.order.step_samples import Plan, StepSamples
+from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.step_samples import StepSamples
 
 MOST_CANDIDATES = 256
 MOST_TRIES = 64
@@ -46,7 +47,7 @@ def distances(size: int, key: int) -> Iterator[int]:
         yield i * stride % size
 
 
-def candidates(planner: Plan, samples: StepSamples, row: int) -> Iterator[Candidate]:
+def candidates(planner: Planner, samples: StepSamples, row: int) -> Iterator[Candidate]:
     """The candidates for the place of a row's sample, in order."""
     begin, end = int(samples.window_begin[row]), int(samples.window_end[row])
     key = fold("stand-in", planner.order.seed or 0, samples.pass_number, int(samples.ordinal[row]))
@@ -72,7 +73,7 @@ class FilledStep:
     what is wrong with the own sample of each row that has a stand-in. The steps of a stream share what is `known`.
     """
 
-    def __init__(self, planner: Plan, own: StepSamples, known: Known) -> None:
+    def __init__(self, planner: Planner, own: StepSamples, known: Known) -> None:
         self.own = self.samples = own
         self.errors: dict[int, DataError] = {}
         self._planner, self._known, self._broken = planner, known, known.broken

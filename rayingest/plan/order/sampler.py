@@ -1,9 +1,10 @@
-"""An order that somebody else gives: the indices that a sampler draws, epoch after epoch.
+"""Kind "sampler": the indices that somebody else's sampler gives, epoch after epoch.
 
-Owns how a sampler, any iterable of indices or of batches of them, becomes a function of the epoch (where a calendar has
-epochs of another length: of the cycle): epoch e is what its e-th iteration gives, begun with the sampler as it was. One
-with `set_epoch` is told the epoch instead; one with `num_replicas` and `rank` is asked as each of them, which gives the
-global batches that all of them together take. A sampler is never iterated itself, only copies of it. Knows no torch.
+Owns how a sampler, any iterable of indices or of batches of them, becomes a function of the pass:
+pass p is what its p-th iteration gives, begun with the sampler as it was. A sampler with
+`set_epoch` gets the number of the pass instead. One with `num_replicas` and `rank` is iterated as
+each of its replicas, and their batches together are the global batches. The sampler itself is never
+iterated, only copies of it. Knows no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import reprlib
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +19,23 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.batching import Share, bounds, share
-from rayingest.plan.order.epoch_length import Calendar
-from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.runs import runs
+from rayingest.plan.order.arrays import LastUsed, runs
+from rayingest.plan.order.kinds import OrderRequest
+from rayingest.plan.order.order import EpochLength, Order
+from rayingest.plan.order.planner import Batcher, Kind, Planner, Rows
+from rayingest.plan.order.sequence import Located
 from rayingest.plan.order.step_samples import StepSamples
+from rayingest.plan.order.subset import Subset
+from rayingest.plan.order.tails import Steps, reads_per_block
+from rayingest.plan.order.window import LaneBatcher
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """A sampler as it is before its first iteration. `in_batches`: it gives lists of indices, one a global step.
+    """A sampler as it is before its first iteration.
 
-    `shared` are objects that copies of it need not have of their own, such as the data.
+    `in_batches`: it gives lists of indices, one a global step. `shared`: objects that copies of the
+    sampler share, such as the data.
     """
 
     sampler: Iterable[Any]
@@ -40,35 +43,25 @@ class Sampling:
     shared: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True)
-class ListedOrder(Order):
-    """The order of `batches` steps whose sizes are the sampler's; `batch` is the largest."""
-
-    batches: int = 0
-
-    @property
-    def steps(self) -> int:
-        return self.batches
-
-
 @dataclass(frozen=True, eq=False)
-class DrawnEpoch:
-    """One epoch's samples in order: `index` in the data, and `number`, which is another each time an index comes again
-    (by the data's length). `begins`: where each step begins and the last ends, where the sampler says so. All int64.
+class SamplerPass:
+    """One pass of a sampler; int64 arrays.
+
+    `index`: the indices in order. `number`: the index, plus the length of the data for each earlier
+    place of the same index, so that all differ. `begins`: where each step begins and the last ends,
+    if the sampler gives batches.
     """
 
     index: np.ndarray
     number: np.ndarray
     begins: np.ndarray | None = None
 
-    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Block, of which there is one, and row of it."""
-        number: np.ndarray = self.number[places]
-        return np.zeros_like(number), number
 
+class SamplerPasses:
+    """The passes of a sampler over `samples` samples, `batch` of them a step (None: its own batches).
 
-class Draws:
-    """The epochs of a sampler over `samples` samples, `batch` of them a step (None: as the sampler has it)."""
+    The two passes used last are kept. Raises ConfigError for indices outside the data.
+    """
 
     def __init__(self, sampling: Sampling, samples: int, batch: int | None) -> None:
         self._sampling, self._samples, self._batch = sampling, samples, batch
@@ -76,107 +69,97 @@ class Draws:
         self._replicas = 1 if part is None else int(part.num_replicas)
         if batch is not None and batch % self._replicas:
             raise ConfigError(
-                f"batch({batch}) does not divide over the sampler's num_replicas={self._replicas}"
+                f"batch({batch}) does not divide over the sampler's num_replicas={self._replicas}: "
+                "make the batch a multiple of it"
             )
         self._running: list[Any] = []
         self._next = 0
         self._length: int | None = None
-        self._kept: OrderedDict[int, DrawnEpoch] = OrderedDict()
+        self._passes: LastUsed[int, SamplerPass] = LastUsed(self._make)
 
-    def epoch(self, number: int) -> DrawnEpoch:
-        """What this epoch is; two are kept. Raises ConfigError for indices that are not of the data."""
-        if number not in self._kept:
-            self._kept[number] = self._joined(
-                [self._checked(one) for one in self._drawn(number)], number
-            )
-            if len(self._kept) > 2:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(number)
-        return self._kept[number]
+    def __getitem__(self, number: int) -> SamplerPass:
+        """Return a pass. Raises ConfigError for indices outside the data."""
+        return self._passes[number]
 
     def mark(self) -> str:
-        """16 hex digits of the first epoch: what tells one sampler, or its seed, from another."""
-        first = self.epoch(0)
+        """Return 16 hex digits of the first pass: another sampler, or another seed, has others."""
+        first = self[0]
         digest = hashlib.blake2b(first.index.astype("<i8").tobytes(), digest_size=8)
         if first.begins is not None:
             digest.update(first.begins.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def order(self, partial: str) -> Order:
-        """The order's parameters. Raises ConfigError where an epoch is less than a batch."""
-        first = self.epoch(0)
+        """Return the order's parameters. Raises ConfigError where a pass is less than a batch."""
+        first = self[0]
         samples = len(first.index)
         if first.begins is not None:
-            return ListedOrder(
-                samples,
-                int(np.diff(first.begins).max()),
-                "short",
-                None,
-                1,
-                1,
-                len(first.begins) - 1,
-            )
+            return Order(samples, int(np.diff(first.begins).max()), "short", None, 1, 1)
         assert self._batch is not None
         if partial == "drop" and 0 < samples < self._batch:
             raise ConfigError(
-                f"the sampler gives {samples} samples, less than one global batch of {self._batch}"
+                f"the sampler gives {samples} samples, less than one global batch of {self._batch}:"
+                " make the batch smaller, or pass partial='pad' or 'short'"
             )
         if not samples:
-            raise ConfigError("the sampler gives nothing")
+            raise ConfigError("the sampler gives no indices")
         return Order(samples, self._batch, partial, None, 1, 1)
 
-    def _drawn(self, epoch: int) -> list[list[Any]]:
-        """What each replica's iteration gives."""
-        if hasattr(_inner(self._sampling.sampler), "set_epoch"):
+    def _make(self, number: int) -> SamplerPass:
+        return self._join([self._check(one) for one in self._iterate(number)], number)
+
+    def _iterate(self, number: int) -> list[list[Any]]:
+        """Return all that the iteration of each replica gives."""
+        if hasattr(_epoch_setter(self._sampling.sampler), "set_epoch"):
             copies = self._copies()
             for one in copies:
-                _inner(one).set_epoch(epoch)
+                _epoch_setter(one).set_epoch(number)
             return [list(one) for one in copies]
-        if not self._running or epoch < self._next:
+        if not self._running or number < self._next:
             self._running, self._next = self._copies(), 0
         while True:
             drawn = [list(one) for one in self._running]
             self._next += 1
-            if self._next > epoch:
+            if self._next > number:
                 return drawn
 
     def _copies(self) -> list[Any]:
+        """Return a copy of the sampler as each of its replicas."""
         copies = []
         for rank in range(self._replicas):
-            one = copy.deepcopy(
-                self._sampling.sampler, {id(kept): kept for kept in self._sampling.shared}
-            )
+            shared = {id(one): one for one in self._sampling.shared}
+            one = copy.deepcopy(self._sampling.sampler, shared)
             part = _replicated(one)
             if part is not None:
                 part.rank = rank
             copies.append(one)
         return copies
 
-    def _checked(self, drawn: list[Any]) -> list[np.ndarray]:
-        """The steps of one replica; all of them as one where the sampler does not tell."""
+    def _check(self, drawn: list[Any]) -> list[np.ndarray]:
+        """Return the steps of one replica; one for all of it where the sampler gives indices."""
         if self._sampling.in_batches:
             rule = "batch_sampler: it must give lists of indices, at least one in each"
             return [self._indices(step, "batch_sampler", rule) for step in drawn]
-        return [
-            self._indices(drawn, "sampler", "sampler: it must give indices")
-            if drawn
-            else np.zeros(0, np.int64)
-        ]
+        if not drawn:
+            return [np.zeros(0, np.int64)]
+        return [self._indices(drawn, "sampler", "sampler: it must give indices")]
 
-    def _indices(self, drawn: Any, what: str, rule: str) -> np.ndarray:
+    def _indices(self, drawn: Any, name: str, rule: str) -> np.ndarray:
         try:
             found = np.asarray(drawn)
         except (TypeError, ValueError):
             found = np.zeros(0)
         if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu":
-            raise ConfigError(f"{rule}, not such as {reprlib.repr(drawn)}")
+            raise ConfigError(f"{rule}, not {reprlib.repr(drawn)}")
         if not (found.min() >= 0 and found.max() < self._samples):
             raise ConfigError(
-                f"{what}: it gives {found.min()} to {found.max()}; the data has 0 to {self._samples - 1}"
+                f"{name}: it gives {found.min()} to {found.max()}; "
+                f"the data has 0 to {self._samples - 1}"
             )
         return found.astype(np.int64)
 
-    def _joined(self, replicas: list[list[np.ndarray]], epoch: int) -> DrawnEpoch:
+    def _join(self, replicas: list[list[np.ndarray]], number: int) -> SamplerPass:
+        """Join the replicas' parts of a pass; all must be of one length, and as long as ever."""
         lengths = [len(steps) if self._sampling.in_batches else len(steps[0]) for steps in replicas]
         if len(set(lengths)) > 1:
             raise ConfigError(
@@ -186,8 +169,8 @@ class Draws:
             self._length = lengths[0]
         elif self._length != lengths[0]:
             raise ConfigError(
-                f"the sampler gives {lengths[0]} samples or batches in epoch {epoch}, and gave {self._length} in "
-                "another: all epochs must have one length"
+                f"the sampler gives {lengths[0]} samples or batches in epoch {number}, and gave "
+                f"{self._length} in another: all epochs must have one length"
             )
         begins = None
         if self._sampling.in_batches:
@@ -195,11 +178,14 @@ class Draws:
             begins = np.cumsum([0, *map(len, steps)])
             index = np.concatenate(steps or [np.zeros(0, np.int64)])
         else:
-            index = self._interleaved(np.stack([steps[0] for steps in replicas]))
-        return DrawnEpoch(index, index + self._samples * _repeats(index), begins)
+            index = self._interleave(np.stack([steps[0] for steps in replicas]))
+        return SamplerPass(index, index + self._samples * _repeats(index), begins)
 
-    def _interleaved(self, replicas: np.ndarray) -> np.ndarray:
-        """[replicas, n] to the sequence of which every global batch is a piece: a slice of each replica's."""
+    def _interleave(self, replicas: np.ndarray) -> np.ndarray:
+        """Return the sequence whose pieces are the global batches: a slice of each replica's.
+
+        `replicas`: int64[replicas, n].
+        """
         assert self._batch is not None
         each = self._batch // self._replicas
         whole = replicas.shape[1] // each * each
@@ -207,69 +193,107 @@ class Draws:
         return np.concatenate([full.ravel(), replicas[:, whole:].ravel()])
 
 
-class DrawnPlanner(Planner):
-    """One rank's view of a sampler's order; of data that are one block, which is needed until the end."""
+class SamplerSequence:
+    """The sequence of a sampler's passes, over data of one block that is needed until the end."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        order: Order,
-        draws: Draws,
-        rank: int,
-        world_size: int,
-        uneven: bool,
-        *,
-        calendar: Calendar | None = None,
-    ) -> None:
-        super().__init__(manifest, order, rank, world_size, uneven, calendar=calendar)
-        self._draws = draws
+    def __init__(self, subset: Subset, passes: SamplerPasses) -> None:
+        self.manifest, self.subsets, self._passes = subset.manifest, (subset,), passes
+
+    def locate(self, passes: int | np.ndarray, positions: np.ndarray) -> Located:
+        assert isinstance(passes, int), "a mixture has no sources with samplers"
+        drawn = self._passes[passes]
+        row = drawn.number[positions]
+        return Located(np.zeros_like(row), row, drawn.index[positions])
+
+    def block_end(self, positions: np.ndarray) -> np.ndarray:
+        return np.full(len(positions), len(self._passes[0].index))
+
+
+@dataclass(frozen=True, eq=False)
+class ListedSteps(Steps):
+    """Steps of any size, one after the other: `begins` has where each begins and the last ends."""
+
+    begins: np.ndarray
 
     @property
-    def fingerprint(self) -> str:
-        return f"{self.manifest.fingerprint}-{self._draws.mark()}"
+    def full(self) -> int:
+        return len(self.begins) - 1
 
-    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
-        return [self.step_samples(epoch, step)]
+    @property
+    def tail(self) -> int:
+        return 0
 
-    def locate(self, cycle: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        drawn = self._draws.epoch(cycle)
-        return *drawn.locate(places), drawn.index[places]
+    @property
+    def count(self) -> int:
+        return len(self.begins) - 1
 
-    def last_use(self, block: np.ndarray, epoch: int, step: int) -> np.ndarray:
-        cycle, _ = self.calendar.locate(epoch, step)
-        return np.full(len(block), self.calendar.step_in(epoch, cycle, self.order.steps))
+    def rows_of(self, step: int) -> int:
+        return int(self.begins[step + 1] - self.begins[step])
 
-    def _share(self, cycle: int, step: int) -> Share:
-        begins = self._draws.epoch(cycle).begins
-        if begins is None:
-            return share(self.order, step, self.rank, self.world_size)
-        first, last = begins[step : step + 2].tolist()
-        begin, end = bounds(last - first, self.rank, self.world_size)
-        position = np.arange(first + begin, first + end, dtype=np.int64)
-        return Share(np.zeros_like(position), position, np.ones(len(position), bool))
+
+class ListBatcher:
+    """The steps that a batch sampler gives."""
+
+    most_steps = 1
+
+    def __init__(self, order: Order, passes: SamplerPasses) -> None:
+        self._order, self._passes = order, passes
+
+    def steps(self, pass_number: int) -> ListedSteps:
+        order, begins = self._order, self._passes[pass_number].begins
+        assert begins is not None
+        return ListedSteps(order.samples, order.batch, order.partial, begins)
+
+    def rows(self, pass_number: int, step: int, count: int, numbers: np.ndarray) -> Rows:
+        steps = self.steps(pass_number)
+        expires, begin, end = (
+            np.full(len(numbers), value) for value in (steps.count, 0, self._order.samples)
+        )
+        return Rows(steps.begins[step] + numbers, np.ones(len(numbers), bool), expires, begin, end)
+
+    def block_expires(self, samples: StepSamples, row: int, position: int, step: int) -> int | None:
+        return None
+
+    def reads_per_block(self, world_size: int) -> float:
+        return reads_per_block(self._order.batch, 1, world_size)
+
+
+def build(request: OrderRequest) -> Planner:
+    """Return the planner of a request with a `sampling`. Raises ConfigError."""
+    sampling: Sampling = request.options["sampling"]
+    batch = None if sampling.in_batches else request.parameters["batch"]
+    passes = SamplerPasses(sampling, request.subset.manifest.num_samples, batch)
+    order = passes.order(request.parameters["partial"])
+    sequence = SamplerSequence(request.subset, passes)
+    batcher: Batcher
+    batcher = ListBatcher(order, passes) if sampling.in_batches else LaneBatcher(order, sequence)
+    length = EpochLength.resolve(batcher.steps(0), **request.epoch_length)
+    kind = Kind("sampler", identity={**request.marks, "sampler": passes.mark()})
+    return Planner(kind, order, sequence, batcher, request.ranks, length)
 
 
 def chain(sampler: Any) -> Iterator[Any]:
-    """A sampler and the one it takes its indices from, as a batch sampler does."""
+    """Yield a sampler and the one it takes its indices from, as a batch sampler does."""
     while sampler is not None:
         yield sampler
         sampler = getattr(sampler, "sampler", None)
 
 
 def _replicated(sampler: Any) -> Any:
+    """Return the part that is one of several replicas, or None."""
     found = (
         part for part in chain(sampler) if hasattr(part, "num_replicas") and hasattr(part, "rank")
     )
     return next(found, None)
 
 
-def _inner(sampler: Any) -> Any:
-    """The part that is told the epoch, or the sampler itself."""
+def _epoch_setter(sampler: Any) -> Any:
+    """Return the part with `set_epoch`, or the sampler itself."""
     return next((part for part in chain(sampler) if hasattr(part, "set_epoch")), sampler)
 
 
 def _repeats(index: np.ndarray) -> np.ndarray:
-    """How often each index came before."""
+    """Return how often each index came before; int64."""
     by_index = np.argsort(index, kind="stable")
     ordered = index[by_index]
     starts, counts = runs(ordered)

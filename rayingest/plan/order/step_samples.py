@@ -1,17 +1,15 @@
-"""The samples of one step, and the questions that a plan answers.
+"""The samples of one step: what a plan says, and what executors and dispatch read.
 
-Owns names and meanings alone. Planners fill them in; the executors and dispatch read them.
+Owns names and meanings alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from rayingest.plan.order.layout import Layout
-from rayingest.plan.order.order import Order
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class StepSamples:
     `length`, `layout`: for packed rows. Each sample that is in one or more rows is listed once:
     `length` is how long it has to be, `layout` says which part of it is where.
     `size`: how many samples the step counts for, where that is not `rows`.
-    `source`: in a mixture, the number of the sample's source; `ordinal`, `position` and the window
-    are then the source's.
+    `source`: in a mixture, the number of the sample's source; `ordinal` is then the source's.
     `passes`: the pass that keys the sample's random numbers, where that is not `pass_number`: the
     pass over its source in a mixture, one for each repeat of a sample that is drawn several times.
     """
@@ -56,33 +53,3 @@ class StepSamples:
     size: int | None = None
     source: np.ndarray | None = None
     passes: np.ndarray | None = None
-
-
-class Plan(Protocol):
-    """One rank's part of an order of any kind."""
-
-    @property
-    def order(self) -> Order: ...
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    def steps_in(self, epoch: int) -> int:
-        """Return the steps of an epoch, the same on every rank; `ENDLESS` for a stream without end."""
-
-    def step_samples(self, epoch: int, step: int) -> StepSamples:
-        """Return the samples of a step. Raises IndexError if the epoch has no such step."""
-
-    def run(self, epoch: int, step: int, count: int) -> list[StepSamples]:
-        """Return the samples of this step and of up to `count - 1` steps after it."""
-
-    def replacement(
-        self, samples: StepSamples, row: int, position: int
-    ) -> tuple[int, int, int, int]:
-        """Return block, row in the block, ordinal and `expires` of a sample in the window of a row's sample.
-
-        `position` lies between the `window_begin` and the `window_end` of that row.
-        """

@@ -1,7 +1,7 @@
-"""A view: which samples of a manifest there are for an order, and where each lies.
+"""A subset: which samples of a manifest there are for an order, and where each lies.
 
 Owns the limits that leave samples out: the first so many, all but those, a part by keyed hash, those that a mask names.
-They are about samples in file order, whatever order they are then put in. An order over a view is the order over a
+They are about samples in file order, whatever order they are then put in. An order over a subset is the order over a
 manifest of blocks with so many samples each; ordinals stay those of the whole manifest.
 """
 
@@ -26,13 +26,13 @@ _SHOWN = 160
 class Limit(Protocol):
     """What leaves samples out. Its text names it, in errors and in states."""
 
-    def apply(self, view: View) -> View: ...
+    def apply(self, subset: Subset) -> Subset: ...
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class Subset:
     """Some of the manifest's samples, in file order.
 
     `samples` counts each block's (int64[num_blocks]). Where `rows` is None they are rows in a row, from `first` of each
@@ -45,19 +45,19 @@ class View:
     rows: np.ndarray | None = None
 
     @classmethod
-    def whole(cls, manifest: Manifest) -> View:
+    def whole(cls, manifest: Manifest) -> Subset:
         """All samples."""
         return cls(manifest, manifest.samples, np.zeros_like(manifest.samples))
 
-    def through(self, limits: Iterable[Limit]) -> View:
-        """The view after these limits, one after the other. ConfigError for one that leaves nothing."""
-        view = self
+    def through(self, limits: Iterable[Limit]) -> Subset:
+        """The subset after these limits, one after the other. ConfigError for one that leaves nothing."""
+        subset = self
         for limit in limits:
-            limited = limit.apply(view)
+            limited = limit.apply(subset)
             if not limited.num_samples:
-                raise ConfigError(f"{limit} leaves none of {view.num_samples:,} samples")
-            view = limited
-        return view
+                raise ConfigError(f"{limit} leaves none of {subset.num_samples:,} samples")
+            subset = limited
+        return subset
 
     @property
     def num_blocks(self) -> int:
@@ -78,28 +78,28 @@ class View:
         return int((self.manifest.nbytes * self.samples // self.manifest.samples).sum())
 
     @cached_property
-    def first_place(self) -> np.ndarray:
-        """int64[num_blocks]: how many samples of the view lie before each block."""
+    def first_position(self) -> np.ndarray:
+        """int64[num_blocks]: how many samples of the subset lie before each block."""
         return np.asarray(np.cumsum(self.samples) - self.samples)
 
     def row(self, block: np.ndarray, nth: np.ndarray) -> np.ndarray:
-        """The row in its block of the nth sample that the view has of it; int64."""
+        """The row in its block of the nth sample that the subset has of it; int64."""
         if self.rows is None:
             return np.asarray(self.first[block] + nth)
-        return self.rows[self.first_place[block] + nth].astype(np.int64)
+        return self.rows[self.first_position[block] + nth].astype(np.int64)
 
-    def take(self, count: int) -> View:
+    def take(self, count: int) -> Subset:
         """The first `count` samples, or all there are."""
-        samples = np.clip(count - self.first_place, 0, self.samples)
+        samples = np.clip(count - self.first_position, 0, self.samples)
         return replace(self, samples=samples, rows=None if self.rows is None else self.rows[:count])
 
-    def skip(self, count: int) -> View:
+    def skip(self, count: int) -> Subset:
         """All but the first `count` samples."""
-        gone = np.clip(count - self.first_place, 0, self.samples)
+        gone = np.clip(count - self.first_position, 0, self.samples)
         rows = None if self.rows is None else self.rows[count:]
         return replace(self, samples=self.samples - gone, first=self.first + gone, rows=rows)
 
-    def keep(self, chosen: Callable[[np.ndarray], np.ndarray]) -> View:
+    def keep(self, chosen: Callable[[np.ndarray], np.ndarray]) -> Subset:
         """The samples whose ordinals (int64[n], ascending) are `chosen` (bool[n]); asked a part at a time."""
         samples = np.zeros_like(self.samples)
         kind = np.min_scalar_type(int(self.manifest.samples.max(initial=1)))
@@ -119,15 +119,15 @@ class View:
 
     def _parts(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """All samples by runs of blocks: the blocks, and each sample's block and row."""
-        ends = self.first_place + self.samples
+        ends = self.first_position + self.samples
         begin = 0
         while begin < self.num_blocks:
             end = max(
                 begin + 1,
-                int(np.searchsorted(ends, self.first_place[begin] + _AT_ONCE, side="right")),
+                int(np.searchsorted(ends, self.first_position[begin] + _AT_ONCE, side="right")),
             )
             block = np.repeat(np.arange(begin, end), self.samples[begin:end])
-            nth = np.arange(len(block)) - (self.first_place[block] - self.first_place[begin])
+            nth = np.arange(len(block)) - (self.first_position[block] - self.first_position[begin])
             yield slice(begin, end), block, self.row(block, nth)
             begin = end
 
@@ -138,8 +138,8 @@ class Take:
 
     count: int
 
-    def apply(self, view: View) -> View:
-        return view.take(self.count)
+    def apply(self, subset: Subset) -> Subset:
+        return subset.take(self.count)
 
     def __str__(self) -> str:
         return f"take({self.count})"
@@ -151,8 +151,8 @@ class Skip:
 
     count: int
 
-    def apply(self, view: View) -> View:
-        return view.skip(self.count)
+    def apply(self, subset: Subset) -> Subset:
+        return subset.skip(self.count)
 
     def __str__(self) -> str:
         return f"skip({self.count})"
@@ -171,8 +171,8 @@ class Part:
     end: int
     seed: int
 
-    def apply(self, view: View) -> View:
-        manifest = view.manifest
+    def apply(self, subset: Subset) -> Subset:
+        manifest = subset.manifest
         names = [path.partition("?")[0].rpartition("/")[2] for path in manifest.paths]
         words = [
             int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) for name in names
@@ -186,7 +186,7 @@ class Part:
             hashed = hashes_at(ordinal - (ends - counts)[shard], keys[shard])
             return (hashed >= np.uint64(self.begin)) & (hashed <= np.uint64(self.end - 1))
 
-        return view.keep(chosen) if self.end > self.begin else view.take(0)
+        return subset.keep(chosen) if self.end > self.begin else subset.take(0)
 
     def __str__(self) -> str:
         return f"split({self.begin / 2**64:.6g} to {self.end / 2**64:.6g}, seed {self.seed})"
@@ -199,8 +199,8 @@ class Keep:
     name: str
     mask: np.ndarray
 
-    def apply(self, view: View) -> View:
-        return view.keep(self.mask.__getitem__)
+    def apply(self, subset: Subset) -> Subset:
+        return subset.keep(self.mask.__getitem__)
 
     def __str__(self) -> str:
         return f"{self.name} [{hashlib.blake2b(np.packbits(self.mask).tobytes(), digest_size=4).hexdigest()}]"
@@ -232,8 +232,8 @@ def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
     return parts
 
 
-def view_mark(limits: Iterable[Limit]) -> str:
-    """What a state says of a view: the limits in words, where these are many a hash of them; "" for the whole."""
+def subset_mark(limits: Iterable[Limit]) -> str:
+    """What a state says of a subset: the limits in words, where these are many a hash of them; "" for the whole."""
     return brief(", ".join(map(str, limits)))
 
 

@@ -1,8 +1,8 @@
-"""Token budgets: samples of similar length in batches that, padded to their longest, hold no more than a budget.
+"""Put samples of similar length into batches that, padded to their longest, keep within a budget.
 
-Owns the cutting of samples, sorted by length, into such batches: each begins with the longest that is left and takes as
-many as fit, which is the least number of batches in a row that there can be. Which batch comes when is the planner's
-business.
+Owns the cutting of samples, sorted by length, into batches: each begins with the longest sample
+that is left and takes as many as fit, which gives the least number of batches. The planner decides
+which batch comes when.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayingest.plan.order.bins import Groups
+from rayingest.plan.order.bins import Bins
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,11 @@ class Budget:
         return f"at most {self.limit} padded tokens{of}, planned for {self.ranks} rank(s)"
 
     @property
-    def by_length(self) -> bool:
+    def row(self) -> str:
+        return "batches for a rank"
+
+    @property
+    def sorted_by_length(self) -> bool:
         return True
 
     @property
@@ -45,22 +49,22 @@ class Budget:
     def most(self, lengths: np.ndarray) -> int:
         return len(lengths)
 
-    def groups(self, lengths: np.ndarray, count: int | None = None) -> Groups:
+    def bins(self, lengths: np.ndarray, count: int | None = None) -> Bins:
         longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
         begins = self._begins(lengths[longest_first])
         begins = begins if count is None else _split(begins, count)
-        group = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
-        return Groups.of_whole(group, longest_first, lengths)
+        batch_of = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+        return Bins.of_whole(batch_of, longest_first, lengths)
 
     def too_long(self, length: int) -> str:
         wide = f" (padded to a multiple of {self.multiple_of})" if self.multiple_of > 1 else ""
         return (
-            f"is {length:,} long{wide}, more than max_tokens={self.limit:,}: shorten samples in .map, leave them out "
-            "with .filter, or give batches more tokens"
+            f"is {length:,} long{wide}, more than max_tokens={self.limit:,}: shorten samples in "
+            ".map, leave them out with .filter, or give batches more tokens"
         )
 
     def _begins(self, lengths: np.ndarray) -> list[int]:
-        """Where each batch begins, and the last ends, among samples with the longest first."""
+        """Return where each batch begins, and the last ends, of samples with the longest first."""
         width = np.maximum(1, -(-lengths.astype(np.int64) // self.multiple_of) * self.multiple_of)
         rows = (self.limit // width).tolist()
         begins, at = [0], 0
@@ -71,7 +75,7 @@ class Budget:
 
 
 def _split(begins: list[int], count: int) -> list[int]:
-    """The same with so many batches: the one with the most samples is halved, again and again."""
+    """Halve the batch with the most samples, again and again, until there are `count` batches."""
     batches = [(begin - end, begin, end) for begin, end in itertools.pairwise(begins)]
     heapq.heapify(batches)
     while len(batches) < count:

@@ -22,14 +22,9 @@ from rayingest.build.mixed_planner import MixtureScanResult
 from rayingest.build.mixture import MixedSources
 from rayingest.build.one_source import OneSource
 from rayingest.build.scan import ScanResult
-from rayingest.build.summary import reads_per_block
 from rayingest.errors import IngestError
-from rayingest.plan.order.mixed import MixedPlanner
-from rayingest.plan.order.packed import GroupedPlanner
 from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.state import order_version
-from rayingest.plan.order.subset import view_mark
-from rayingest.plan.order.weighted import WeightedPlanner
+from rayingest.plan.order.subset import subset_mark
 from rayingest.storage.redact import redact
 from rayingest.tools.cli import inspect as inspection
 from rayingest.tools.cli.source import one_source, open_source, sources_of
@@ -99,12 +94,7 @@ def check(
         check_complete([*description.features, Feature.LOADER])
         scan = _scan_result(description, on_ray)
         planner = description.build_planner(scan, 0, world_size, uneven=True)
-        beside = bool(scan.limits) or scan.lengths is not None or not planner.calendar.is_plain
-        kinds = (
-            isinstance(planner, kind) for kind in (GroupedPlanner, MixedPlanner, WeightedPlanner)
-        )
-        version = order_version(beside, *kinds)
-        _print_rows({**_data_rows(scan), **_order_rows(planner, version, world_size)})
+        _print_rows({**_data_rows(scan), **_order_rows(planner)})
         options = {
             **loaded.loader_options(),
             "workers": 0,
@@ -263,10 +253,11 @@ def _data_rows(scan: ScanResult) -> dict[str, list[str]]:
     manifest = scan.manifest
     if isinstance(scan, MixtureScanResult):
         each = [
-            f"{name:<{_WIDTH}}{of.view.num_samples:>14,} samples" for name, of in scan.parts.items()
+            f"{name:<{_WIDTH}}{of.subset.num_samples:>14,} samples"
+            for name, of in scan.parts.items()
         ]
         return {"sources": each, "fingerprint": [manifest.fingerprint]}
-    subset = f"{scan.view.num_samples:,} samples: {view_mark(scan.limits)}"
+    subset = f"{scan.subset.num_samples:,} samples: {subset_mark(scan.limits)}"
     return {
         "data": [
             f"{manifest.num_samples:,} samples in {len(manifest.paths):,} shards under "
@@ -279,31 +270,12 @@ def _data_rows(scan: ScanResult) -> dict[str, list[str]]:
     }
 
 
-def _order_rows(planner: Planner, version: int, world_size: int) -> dict[str, list[str]]:
-    order, how = planner.order, "file order"
-    if order.seed is not None:
-        window = f"{order.window_samples:,} samples ({order.window_steps:,} steps)"
-        how = f"seed {order.seed}, windows of {window}, {order.lanes} lane(s)"
-    left = f", {order.tail:,} samples dropped" if order.partial == "drop" and order.tail else ""
-    steps = (
-        f"{planner.steps_in(0):,} per epoch, {order.batch:,} samples each; "
-        f"partial {order.partial}{left}"
-    )
-    if isinstance(planner, MixedPlanner):
-        how += f" of {len(planner.sources)} sources: {planner.order}"
-    if isinstance(planner, GroupedPlanner):
-        how += f", {planner.order.grouping}"
-        steps = (
-            f"{planner.steps_in(0):,} in the first epoch, {order.batch:,} {planner.what} each, "
-            f"{planner.filled(0):.1%} filled; partial {order.partial}"
-        )
+def _order_rows(planner: Planner) -> dict[str, list[str]]:
+    kind, reads = planner.kind, planner.reads_per_block()
     return {
-        "order": [f"version {version}, {how}"],
-        "steps": [steps],
-        "reads": [
-            f"{reads_per_block(planner, world_size):.2f} per block and epoch "
-            f"on {world_size} rank(s)"
-        ],
+        "order": [f"{kind.name}, version {kind.version}: {planner.describe()}"],
+        "steps": [planner.describe_steps()],
+        "reads": [f"{reads:.2f} per block and epoch on {planner.world_size} rank(s)"],
     }
 
 

@@ -26,7 +26,7 @@ from rayingest.execute.stream import spans_of
 from rayingest.formats import get_format
 from rayingest.formats.indexing import index_shard
 from rayingest.formats.protocol import Shard
-from rayingest.plan.order.subset import view_mark
+from rayingest.plan.order.subset import subset_mark
 from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
@@ -86,7 +86,7 @@ class Packing:
             folder,
             {
                 "source": scan.manifest.fingerprint,
-                "taken": view_mark(scan.limits),
+                "taken": subset_mark(scan.limits),
                 "code": self._work.pipeline.code_mark,
                 **asdict(layout),
                 "samples": [shard.samples for shard in self.shards],
@@ -155,9 +155,9 @@ def _shards(scan: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
 
     All samples of a block count as equally large; a block may be divided between two shards.
     """
-    manifest, view = scan.manifest, scan.view
-    numbers = np.flatnonzero(view.samples)
-    counts = view.samples[numbers]
+    manifest, subset = scan.manifest, scan.subset
+    numbers = np.flatnonzero(subset.samples)
+    counts = subset.samples[numbers]
     begins = np.cumsum(counts) - counts
     new: list[NewShard] = []
     for first, last in itertools.pairwise(
@@ -170,7 +170,7 @@ def _shards(scan: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
             some = (
                 None
                 if count == manifest.samples[block]
-                else view.row(block, np.arange(row, row + count))
+                else subset.row(block, np.arange(row, row + count))
             )
             parts.append(
                 Part(spans_of(manifest, [int(block)])[0], int(manifest.first_ordinal[block]), some)

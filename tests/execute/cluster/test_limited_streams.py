@@ -146,7 +146,7 @@ def test_a_state_of_other_limits_is_refused(shards: str) -> None:
     """With what differs; also a state of all samples."""
     data = images(shards, 24)
     state = run(data, steps=2)[1]
-    for other, said in ((data.take(240), "view"), (data.epoch(passes=2), "epoch_steps")):
+    for other, said in ((data.take(240), "subset"), (data.epoch(passes=2), "epoch_steps")):
         with pytest.raises(ri.StateError, match=said):
             run(other, state=state)
         with pytest.raises(ri.StateError, match=said):

@@ -144,7 +144,7 @@ def test_every_step_can_be_resumed_elsewhere(
     with data.loader(workers=0) as loader:
         first = len(loader)
     assert len(json.dumps(states[0])) < 1024
-    assert states[0]["order"] == 3
+    assert states[0]["order"]["kind"] == "packed"
     assert run(data, 2, epochs=2, pool=pool_of_1)[0] == reference
     for step, state in enumerate(states[:-1], 1):
         assert (
@@ -241,6 +241,6 @@ def test_a_state_of_other_rows_is_refused(lines: str) -> None:
     longer_rows = packed(lines).pack(32, "tokens").batch(6)
     for other in (packed(lines, cut=False), packed(lines, window=40), longer_rows):
         with pytest.raises(
-            ri.StateError, match="grouping: the state has 'cut at 16, windows of 60'"
+            ri.StateError, match="bins: the state has 'cut at 16, windows of 60'"
         ):
             run(other, state=state)

@@ -17,9 +17,7 @@ import pytest
 import rayingest as ri
 from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
-from rayingest.build.planner import resolve_order
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.planner import Planner
 from tests.support.skipping import expected_rows
 from tests.support.spoiled import (
     DEADLY,
@@ -77,14 +75,14 @@ def test_the_reference_has_the_replacements_of_the_plan(data: Dataset) -> None:
     """Each good sample is in its row; each bad one is replaced by its first good candidate, and
     flagged.
     """
-    manifest = manifest_of(data)
-    planner = Planner(manifest, resolve_order(description_of(data), manifest))
+    description = description_of(data)
+    planner = description.build_planner(description.scan(0, on_ray=False), 0, 1, uneven=False)
     with data.loader(workers=0, **SKIP) as loader:
         assert len(loader) == 10
         for step, batch in enumerate(loader):
             seen = list(zip(batch["__index__"].tolist(), batch["__valid__"].tolist(), strict=True))
             assert seen == expected_rows(
-                planner, step, set(NO_IMAGES | REFUSED), broken_blocks(manifest)
+                planner, step, set(NO_IMAGES | REFUSED), broken_blocks(planner.manifest)
             )
             assert batch["i"].tolist() == batch["__index__"].tolist()
 

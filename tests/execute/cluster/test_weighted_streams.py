@@ -50,7 +50,7 @@ def test_the_promises_hold(table: str, pool_of_1: ri.Pool) -> None:
     with data.loader(workers=0) as loader:
         states = [loader.state_dict() for _ in range(2) for _ in loader]
     assert len(json.dumps(states[0])) < 1024
-    assert states[0]["order"] == 5
+    assert states[0]["order"]["kind"] == "weighted"
     for step, state in enumerate(states[:-1], 1):
         assert (
             run(data, (1, 2, 3)[step % 3], state=state, epochs=1 if step >= 10 else 2)[0]

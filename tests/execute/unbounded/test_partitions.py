@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from rayingest.errors import DataError, EndOfStreamError
-from rayingest.execute.unbounded.partitions import Partitions, Source, bookmark_after
+from rayingest.execute.unbounded.partitions import Partitions, Source, mark_after
 from rayingest.execute.work import Span
-from rayingest.plan.order.offsets import bookmark
+from rayingest.plan.order.offsets import encode_mark
 from tests.support.records import Counts, Pair
 
-BEGIN = bookmark(0, [None, None])
+BEGIN = encode_mark(0, [None, None])
 
 
 class Gate:
@@ -53,8 +53,8 @@ def test_reading_continues_at_the_bookmark(wait_until: Any) -> None:
         found = partitions.read(spans(step, at, 3, (1, 3)))
         assert 1 <= len(found) <= 3
         tables += found
-        step, at = step + len(found), bookmark_after(found[-1])
-    assert at == bookmark(0, [22, 22])
+        step, at = step + len(found), mark_after(found[-1])
+    assert at == encode_mark(0, [22, 22])
     assert [table.num_rows for table in tables] == [2] * 11
     assert tables[0].column("__file__").to_pylist() == ["Gate/b", "Gate/a"]
     assert tables[1].column("__offset__").to_pylist() == [2, 3]
@@ -67,7 +67,7 @@ def test_reading_runs_ahead_by_16_steps(wait_until: Any) -> None:
     """And no further, however long nobody reads."""
     gate = Gate(1 << 40)
     partitions = Partitions(Source(gate, ("a",), 4), ahead=True)
-    at = bookmark(0, [None])
+    at = encode_mark(0, [None])
     partitions.read(spans(0, at, 1))
     wait_until(lambda: gate.given == 17 * 4)
     assert gate.given <= 17 * 4
@@ -78,13 +78,15 @@ def test_a_read_at_another_position_ends_the_waiting_one(wait_until: Any) -> Non
     """With no tables; the position that was requested last is read."""
     gate = Gate(6)
     partitions = Partitions(Source(gate, ("a",), 4), ahead=True)
-    (first,) = partitions.read(spans(0, bookmark(0, [None]), 5))
+    (first,) = partitions.read(spans(0, encode_mark(0, [None]), 5))
     answers: list[Any] = []
     waiting = threading.Thread(
-        target=lambda: answers.append(partitions.read(spans(1, bookmark_after(first), 1)))
+        target=lambda: answers.append(partitions.read(spans(1, mark_after(first), 1)))
     )
     waiting.start()
-    assert partitions.read(spans(7, bookmark(0, [2]), 1))[0].column("__offset__").to_pylist() == [
+    assert partitions.read(spans(7, encode_mark(0, [2]), 1))[0].column(
+        "__offset__"
+    ).to_pylist() == [
         2,
         3,
         4,
@@ -105,12 +107,12 @@ def test_after_its_end_a_partition_is_opened_again(ahead: bool) -> None:
     """
     lengths = [5]
     partitions = Partitions(Source(Counts(lengths), (0,), 4), ahead=ahead)
-    (table,) = partitions.read(spans(0, bookmark(0, [None]), 3 if ahead else 1))
+    (table,) = partitions.read(spans(0, encode_mark(0, [None]), 3 if ahead else 1))
     for _ in range(2):
         with pytest.raises(EndOfStreamError):
-            partitions.read(spans(1, bookmark_after(table), 1))
+            partitions.read(spans(1, mark_after(table), 1))
     lengths[0] = 9
-    (again,) = partitions.read(spans(1, bookmark_after(table), 1))
+    (again,) = partitions.read(spans(1, mark_after(table), 1))
     assert again.column("__offset__").to_pylist() == ["[4]", "[5]", "[6]", "[7]"]
     with pytest.raises(DataError, match="the records before these") as caught:
         partitions.read(spans(3, "", 1))

@@ -78,12 +78,12 @@ def test_states_are_json_of_the_offsets() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"batch": 4}, "batch: the state has 4, this loader 2"),
+        ({"order": {"kind": "stream", "batch": 4}}, "batch: the state has 4, this loader 2"),
         ({"offsets": {"0": 1}}, r"partitions: the state has \['0'\], this loader \['0', '1'\]"),
         ({"turn": "7"}, "partitions"),
-        ({"step": -1}, "step: -1"),
-        ({"stream": None, "offsets": None}, "stream: the state has None"),
-        ({"schema": [["z", "<i8", 0, False, None]]}, "has learnt others"),
+        ({"step": -1}, "step -1 is no position"),
+        ({"order": None, "offsets": None}, "order: the state has None.*partitions"),
+        ({"schema": [["z", "<i8", 0, False, None]]}, "has learned others"),
     ],
 )
 def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], said: str) -> None:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
 from tests.plan.dispatch.test_dispatch import ROW_BYTES, budgets
 from tests.support.dispatch_world import World, world
-from tests.support.plan_cases import manifest
+from tests.support.plan_cases import manifest, window_planner
 from tests.support.skipping import SkippingSteps
 
 BATCH = 6
@@ -33,7 +32,9 @@ def made(
         data, batch=BATCH, partial="pad", seed=seed if shuffled else None, window=30, lanes=None
     )
     ordinals = {i for i in range(sum(counts)) if rng.random() < bad}
-    return SkippingSteps(Planner(data, order), ordinals, set(rng.sample(range(12), broken)), first)
+    return SkippingSteps(
+        window_planner(data, order), ordinals, set(rng.sample(range(12), broken)), first
+    )
 
 
 def in_world(skipping: SkippingSteps, seed: int, spare: int = 1 << 40, **limits: Any) -> World:
@@ -171,7 +172,7 @@ def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
 def test_a_step_without_a_stand_in_left_is_an_error_in_its_place_alone() -> None:
     """All samples of one window bad: its steps are errors, the others come."""
     data = manifest([6] * 10)
-    planner = Planner(data, Order.resolve(data, batch=6, seed=1, window=12, lanes=1))
+    planner = window_planner(data, Order.resolve(data, batch=6, seed=1, window=12, lanes=1))
     window = {int(i) for step in (2, 3) for i in planner.step_samples(0, step).ordinal}
     skipping = SkippingSteps(planner, window, set())
     w = in_world(skipping, 5)

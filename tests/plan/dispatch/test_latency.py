@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks import simulate
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
-from tests.support.plan_cases import uniform
+from tests.support.plan_cases import uniform, window_planner
 
 STEPS, START, ROWS = 250, 120, 64
 
@@ -20,7 +19,7 @@ def seconds(latency: float) -> float:
     """What steps after the start take together, decoded at 4 ms a row, in blocks of 2 MB that come at 100 MB/s."""
     world = replace(simulate.World(), rows=ROWS, decoders=3, step_seconds=0.0, read_latency=latency)
     data = uniform(2000, 33, world.sample_bytes)
-    planner = Planner(data, Order.resolve(data, batch=ROWS, seed=1, window=1024), 0, 1)
+    planner = window_planner(data, Order.resolve(data, batch=ROWS, seed=1, window=1024), 0, 1)
     return sum(simulate.Simulation(world, planner, seed=0).run(STEPS)[START:])
 
 

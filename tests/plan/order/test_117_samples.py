@@ -6,8 +6,7 @@ import pytest
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
-from tests.support.plan_cases import manifest
+from tests.support.plan_cases import manifest, window_planner
 
 SAMPLES = manifest([50, 37, 30])
 
@@ -27,7 +26,7 @@ def test_each_sample_once_and_equal_steps_or_a_clear_error(
             Order.resolve(SAMPLES, batch=batch, partial=partial, seed=3, window=64)
         return
     order = Order.resolve(SAMPLES, batch=batch, partial=partial, seed=3, window=64)
-    ranks = [Planner(SAMPLES, order, rank, world_size) for rank in range(world_size)]
+    ranks = [window_planner(SAMPLES, order, rank, world_size) for rank in range(world_size)]
     assert len({rank.steps_per_epoch for rank in ranks}) == 1
     seen = []
     for rank in ranks:

@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayingest.plan.order.buckets import by_length, turns
 from rayingest.plan.order.order import Order
 from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.windows import band_turns, sort_into_bands
 from tests.support import plan_cases
-from tests.support.plan_cases import divisors, global_batch, manifest, rules, same, uniform
+from tests.support.plan_cases import (
+    divisors,
+    global_batch,
+    manifest,
+    rules,
+    same,
+    uniform,
+    window_planner,
+)
 from tests.support.plan_reference import Rules
 
 SHORT = st.integers(0, 5)
@@ -21,15 +29,17 @@ SHORT = st.integers(0, 5)
 
 def planner(case: Rules, rank: int, world_size: int, longest: int) -> Planner:
     lengths = np.random.default_rng(longest).integers(0, longest + 1, case.samples)
-    return Planner(manifest(case.counts), plan_cases.order(case), rank, world_size, lengths=lengths)
+    return window_planner(
+        manifest(case.counts), plan_cases.order(case), rank, world_size, lengths=lengths
+    )
 
 
 @given(st.lists(SHORT, max_size=40), st.integers(1, 6), st.integers(0, 99))
 def test_steps_are_bands_of_lengths_in_turn(lengths: list[int], rows: int, seed: int) -> None:
     """Every sample once; a step of a lower turn has no longer one; in a step they keep their order, the rest too."""
     steps = len(lengths) // rows
-    turn = turns(seed, steps, max(1, steps), seed, 0)
-    taken = by_length(np.array(lengths, np.int64), rows, turn)
+    turn = band_turns(seed, steps, max(1, steps), seed, 0)
+    taken = sort_into_bands(np.array(lengths, np.int64), rows, turn)
     assert sorted(taken.tolist()) == list(range(len(lengths)))
     bands = [taken[i * rows : (i + 1) * rows].tolist() for i in np.argsort(turn)]
     assert [sorted(lengths[i] for i in band) for band in bands] == [
@@ -68,7 +78,10 @@ def test_each_sample_once_on_every_world_size_from_any_step(
 @given(rules(partials=["short"], file_order=False), st.integers(0, 3))
 def test_samples_stay_in_their_windows(case: Rules, epoch: int) -> None:
     """What a lane's window gives in its steps is what it gives without buckets, and lasts as long."""
-    plain, bucketed = planner(case, 0, 1, 9), Planner(manifest(case.counts), plan_cases.order(case))
+    plain, bucketed = (
+        planner(case, 0, 1, 9),
+        window_planner(manifest(case.counts), plan_cases.order(case)),
+    )
     found: list[list[set[tuple[int, int]]]] = []
     for one in (plain, bucketed):
         samples = [one.step_samples(epoch, step) for step in range(one.steps_per_epoch)]
@@ -87,14 +100,14 @@ def test_a_long_tail_is_padded_little(lanes: int, most: float) -> None:
 
     def padding(lengths_of: np.ndarray | None, epoch: int) -> tuple[float, list[int]]:
         longest, taken = [], 0
-        for step in range(order.full_steps):
+        for step in range(order.samples // order.batch):
             ordinal = Planner.step_samples(planners[lengths_of is not None], epoch, step).ordinal
             of_ranks = lengths[ordinal].reshape(8, -1)
             taken += int(of_ranks.sum())
             longest += of_ranks.max(1).tolist()
         return 1 - taken / (32 * sum(longest)), longest
 
-    planners = [Planner(data, order), Planner(data, order, lengths=lengths)]
+    planners = [window_planner(data, order), window_planner(data, order, lengths=lengths)]
     naive, _ = padding(None, 0)
     less, first = padding(lengths, 0)
     assert less < most

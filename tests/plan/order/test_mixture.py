@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.interleave import MAX_CYCLE, NEVER, LevelTurns, counts_of
+from rayingest.plan.order.interleave import MAX_CYCLE, NEVER, LevelInterleave, counts_of
 from rayingest.plan.order.manifest import JoinedManifest
-from rayingest.plan.order.mixed import MixedOrder, MixedPlanner
-from rayingest.plan.order.mixture import Mixture, ShuffledTurns
-from rayingest.plan.order.repeated import Succession, source_order
-from rayingest.plan.order.subset import Take, View
+from rayingest.plan.order.mixed import MixedBatcher, RepeatedSource, plan, resolve, source_order
+from rayingest.plan.order.mixture import Mixture, ShuffledInterleave
+from rayingest.plan.order.planner import Planner, RankSlice
+from rayingest.plan.order.subset import Subset, Take
 from tests.support.plan_cases import divisors, manifest, same
 
 Sample = tuple[int, int, int]
@@ -43,7 +43,7 @@ def farthest(source: np.ndarray, weights: Mapping[int, Sequence[int]]) -> Fracti
 def test_every_prefix_is_in_proportion(weights: list[int]) -> None:
     """Less than one sample from exact after every row, and exact after every cycle."""
     counts = counts_of(weights)
-    source, _ = LevelTurns({0: counts}).at(0, 2 * sum(counts) + 5)
+    source, _ = LevelInterleave({0: counts}).at(0, 2 * sum(counts) + 5)
     assert farthest(source, {0: counts}) < 1
     for cycle in (1, 2):
         assert np.bincount(source[: cycle * sum(counts)], minlength=len(counts)).tolist() == [
@@ -58,7 +58,7 @@ def test_weights_that_change_lose_nothing(data: st.DataObject) -> None:
     some = st.lists(st.integers(1, 20), min_size=size, max_size=size)
     begins = [0, *np.cumsum(data.draw(st.lists(st.integers(20, 90), max_size=3))).tolist()]
     weights = {begin: data.draw(some) for begin in begins}
-    assert farthest(LevelTurns(weights).at(0, 300)[0], weights) < 1
+    assert farthest(LevelInterleave(weights).at(0, 300)[0], weights) < 1
 
 
 @settings(max_examples=40)
@@ -67,13 +67,13 @@ def test_rows_are_found_from_anywhere(data: st.DataObject) -> None:
     """Any stretch of rows, and the row of any sample, are those of the whole; far away too."""
     size = data.draw(st.integers(1, 5))
     some = st.lists(st.integers(0, 9), min_size=size, max_size=size).filter(any)
-    level = LevelTurns(
+    level = LevelInterleave(
         {0: data.draw(some), **data.draw(st.dictionaries(st.integers(1, 80), some, max_size=3))}
     )
     turns = (
         level
         if data.draw(st.booleans())
-        else ShuffledTurns(level, data.draw(st.integers(1, 40)), 7)
+        else ShuffledInterleave(level, data.draw(st.integers(1, 40)), 7)
     )
     begin = data.draw(st.sampled_from([0, 3, 10**12]))
     source, number = turns.at(begin, begin + 200)
@@ -103,7 +103,7 @@ def test_weights_are_taken_as_they_are_written() -> None:
 
 
 def test_a_source_of_no_weight_never_comes() -> None:
-    level = LevelTurns({0: (1, 1), 10: (1, 0)})
+    level = LevelInterleave({0: (1, 1), 10: (1, 0)})
     assert level.row(1, np.array([4, 5])).tolist()[1:] == [NEVER]
     assert not level.at(10, 1000)[0].any()
 
@@ -114,8 +114,8 @@ def test_mixtures_of_mixtures_keep_both_proportions(
     outer: int, inner: int, sizes: list[int]
 ) -> None:
     """The outer one's among all rows, the inner one's among its own; each source's samples in a row."""
-    inside = Mixture(LevelTurns({0: (inner, 2)}), sizes[:2], "all")
-    mixture = Mixture(LevelTurns({0: (3, outer)}), [sizes[2], inside], "first")
+    inside = Mixture(LevelInterleave({0: (inner, 2)}), sizes[:2], "all")
+    mixture = Mixture(LevelInterleave({0: (3, outer)}), [sizes[2], inside], "first")
     source, number = mixture.at(0, 400)
     assert farthest((source > 0).astype(int), {0: (3, outer)}) < 1
     assert farthest(source[source > 0] - 1, {0: (inner, 2)}) < 1
@@ -141,43 +141,40 @@ def made(
     lanes: int | None = None,
     stretch: int = 0,
     taken: int = 1 << 40,
-) -> MixedPlanner:
+) -> Planner:
     """A rank's planner of a mixture of sources with blocks of so many samples each."""
     parts = [manifest(counts) for counts in sources]
-    views = [View.whole(part).through([Take(taken)]) for part in parts]
+    subsets = [Subset.whole(part).through([Take(taken)]) for part in parts]
     how = {"samples_per_step": batch / len(parts), "share": 1.0, "window": window}
     orders = [
         source_order(
-            view,
+            subset,
             seed=None if seed is None else seed + i,
-            lanes=lanes and min(lanes, view.num_samples),
+            lanes=lanes and min(lanes, subset.num_samples),
             **how,
         )
-        for i, view in enumerate(views)
+        for i, subset in enumerate(subsets)
     ]
-    level = LevelTurns(weights)
-    turns = ShuffledTurns(level, stretch, seed or 0) if stretch else level
-    mixture = Mixture(turns, [view.num_samples for view in views], until)
+    level = LevelInterleave(weights)
+    turns = ShuffledInterleave(level, stretch, seed or 0) if stretch else level
+    mixture = Mixture(turns, [subset.num_samples for subset in subsets], until)
     share = [1 / len(parts)] * len(parts)
-    order = MixedOrder.over(
-        mixture,
-        orders,
-        share,
-        "",
-        batch=batch,
-        partial=partial,
-        seed=seed,
-        last_change=level.last_change,
-    )
-    each = [Succession(*of) for of in zip(parts, orders, views, strict=True)]
-    return MixedPlanner(
-        JoinedManifest.of(parts), order, each, rank, world_size, batch % world_size > 0
-    )
+    order = resolve(mixture, orders, share, batch=batch, partial=partial, seed=seed)
+    each = [RepeatedSource(*of) for of in zip(subsets, orders, strict=True)]
+    ranks = RankSlice(rank, world_size, batch % world_size > 0)
+    data = JoinedManifest.of(parts)
+    return plan(data, mixture, each, order, ranks, last_change=level.last_change)
 
 
-def samples(planner: MixedPlanner, epoch: int, step: int) -> list[tuple[Sample, bool]]:
+def batcher(planner: Planner) -> MixedBatcher:
+    assert isinstance(planner.batcher, MixedBatcher)
+    return planner.batcher
+
+
+def samples(planner: Planner, epoch: int, step: int) -> list[tuple[Sample, bool]]:
     """A rank's rows of a step, and whether each is valid."""
     samples = planner.step_samples(epoch, step)
+    assert isinstance(planner.manifest, JoinedManifest)
     assert samples.source is not None
     assert samples.passes is not None
     part = [
@@ -222,8 +219,8 @@ def mixtures(draw: st.DrawFn) -> tuple[list[list[int]], dict[int, list[int]], di
 
 @settings(max_examples=40)
 @given(mixtures())
-def test_every_source_is_once_through_in_each_of_its_cycles(case: tuple) -> None:
-    """Each sample once a cycle, cycles one after the other; as many rows each as the mixture says."""
+def test_every_source_is_once_through_in_each_of_its_passes(case: tuple) -> None:
+    """Each sample once a pass, passes one after the other; as many rows each as the mixture says."""
     sources, weights, how = case
     planner = made(sources, weights, **how)
     epochs = 3
@@ -235,10 +232,10 @@ def test_every_source_is_once_through_in_each_of_its_cycles(case: tuple) -> None
     ]
     taken = [sample for sample, valid in rows if valid]
     assert len(taken) == epochs * planner.order.samples
-    wanted, _ = planner.order.mixture.at(0, len(taken))
+    wanted, _ = batcher(planner).mixture.at(0, len(taken))
     assert [source for source, _, _ in taken] == wanted.tolist()
     for source, count in Counter(wanted.tolist()).items():
-        size = planner.sources[source].view.num_samples
+        size = batcher(planner).sources[source].subset.num_samples
         own = Counter((cycle, ordinal) for one, cycle, ordinal in taken if one == source)
         assert max(own.values()) == 1
         assert Counter(cycle for cycle, _ in own) == {
@@ -271,20 +268,26 @@ def test_ranks_share_the_same_global_batches(case: tuple, data: st.DataObject) -
 @settings(max_examples=20)
 @given(mixtures())
 def test_blocks_are_kept_as_long_as_they_are_needed(case: tuple) -> None:
-    """Nothing of a window is taken at its `until` or later, and something just before, unless the window was left."""
+    """Nothing of a window is taken at its `expires` or later, and something just before, unless the window was left."""
     sources, weights, how = case
     planner = made(sources, weights, **how)
     steps = [(epoch, step) for epoch in range(3) for step in range(planner.steps_in(epoch))]
     walked = [planner.step_samples(*position) for position in steps]
+    sizes = [subset.num_samples for subset in planner.subsets]
+    first = np.cumsum([0, *sizes])
     for at, samples in enumerate(walked):
         until = samples.expires - samples.step + at
         assert (until > at).all()
         for row, (begin, end) in enumerate(
             zip(samples.window_begin, samples.window_end, strict=True)
         ):
-            order = planner.sources[samples.source[row]].order
+            order = batcher(planner).sources[samples.source[row]].order
             window = order.window_steps if order.seed is not None else order.samples
-            if order.lanes > 1 or begin % window or end - begin < window:
+            if (
+                order.lanes > 1
+                or (begin - first[samples.source[row]]) % window
+                or end - begin < window
+            ):
                 continue  # what it is permuted in is not what stands in for it
             for place, later in enumerate(walked[at:], at):
                 mine = (
@@ -314,6 +317,6 @@ def test_ranks_read_their_own_lanes() -> None:
 
 def test_less_than_a_batch_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="once through with 3 samples, less than one global batch of 6"
+        ConfigError, match="a pass over the mixture has 3 samples, less than one global batch of 6"
     ):
         made([[2], [9]], {0: (1, 1)})

@@ -1,19 +1,19 @@
-"""Bookmarks: which of them lead on, for which walk."""
+"""Offsets: which marks lead on, for which walk."""
 
 from __future__ import annotations
 
 import pytest
 
 from rayingest.errors import DataError
-from rayingest.plan.order.offsets import Bookmarks, bookmark
+from rayingest.plan.order.offsets import Offsets, encode_mark
 
 
 def test_marks_lead_from_block_to_block() -> None:
     """As far as they are known, and back to what the loop has received."""
-    marks = Bookmarks(2)
+    marks = Offsets(["a", "b"])
     assert marks.begin(0)
     blocks = [marks.block(step) for step in range(3)]
-    assert marks.before(blocks[0]) == (0, bookmark(0, [None, None]))
+    assert marks.before(blocks[0]) == (0, encode_mark(0, [None, None]))
     assert marks.before(blocks[1]) == (1, "")
     assert not marks.first_is_read
     marks.note(blocks[0], "one")
@@ -27,7 +27,7 @@ def test_marks_lead_from_block_to_block() -> None:
 
 def test_a_walk_knows_nothing_of_the_one_before() -> None:
     """Blocks have other numbers, and what is still told of the old ones says nothing."""
-    marks = Bookmarks(1)
+    marks = Offsets(["a"])
     assert marks.begin(0)
     old = marks.block(0)
     marks.note(old, "old")
@@ -44,11 +44,12 @@ def test_a_walk_knows_nothing_of_the_one_before() -> None:
 
 def test_records_that_change_are_noticed() -> None:
     """A block that is read again must lead to where it led before."""
-    marks = Bookmarks(1)
+    marks = Offsets(["a"])
     marks.begin(0)
-    marks.note(marks.block(0), bookmark(0, [4]))
-    marks.note(marks.block(0), bookmark(0, [4]))
+    marks.note(marks.block(0), encode_mark(0, [4]))
+    marks.note(marks.block(0), encode_mark(0, [4]))
     with pytest.raises(
-        DataError, match=r"step 0 was read again and has other records.*0, .4.., now .0, .5.."
+        DataError,
+        match=r"step 0 was read again and has other records: .*0, .4.. before.* .0, .5.. now",
     ):
-        marks.note(marks.block(0), bookmark(0, [5]))
+        marks.note(marks.block(0), encode_mark(0, [5]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.order import Lanes, Order
 from tests.support import plan_reference
 from tests.support.plan_cases import manifest, order, rules, uniform
 
@@ -52,9 +52,9 @@ def test_less_than_a_batch_is_an_error_with_drop_alone() -> None:
         ConfigError, match=r"10 samples are less than one global batch of 12.*'pad' or 'short'"
     ):
         resolve(manifest([10]), batch=12)
-    assert resolve(manifest([10]), batch=12, partial="pad").steps == 1
-    assert resolve(manifest([10]), batch=12, partial="short").steps == 1
-    assert resolve(manifest([10]), batch=10).steps == 1
+    assert Lanes(resolve(manifest([10]), batch=12, partial="pad")).steps.count == 1
+    assert Lanes(resolve(manifest([10]), batch=12, partial="short")).steps.count == 1
+    assert Lanes(resolve(manifest([10]), batch=10)).steps.count == 1
 
 
 def test_no_samples_at_all_is_an_error_with_every_policy() -> None:
@@ -80,7 +80,7 @@ def test_no_samples_at_all_is_an_error_with_every_policy() -> None:
 )
 def test_steps_of_an_epoch(partial: str, samples: int, steps: int) -> None:
     """Rounded down with `drop`, up with `pad` and `short`."""
-    assert resolve(manifest([samples]), batch=10, partial=partial).steps == steps
+    assert Lanes(resolve(manifest([samples]), batch=10, partial=partial)).steps.count == steps
 
 
 # Lanes by default
@@ -208,7 +208,7 @@ def test_first_windows_end_in_turn(lanes: int) -> None:
     """Lanes shorten their first window by floor(k * ((l * 2654435769) mod 2^32) / 2^32) steps of k."""
     made = resolve(lanes=lanes, window=64 * 2_048)
     cut = [64 * (lane * 2_654_435_769 % 2**32) // 2**32 for lane in range(lanes)]
-    assert made.first_window_cut.tolist() == cut
+    assert Lanes(made).first_window_cut.tolist() == cut
     assert len(set(cut)) >= lanes * 3 // 4
     assert max(cut) < made.window_steps
 
@@ -217,9 +217,9 @@ def test_first_windows_are_whole_where_a_window_covers_the_lane() -> None:
     """Lane by lane: of lanes of 7 and 8 samples, a window of 7 covers the first."""
     data = manifest([15])
     made = resolve(data, batch=2, lanes=2, window=14)
-    assert made.lane_samples.tolist() == [7, 8]
-    assert made.first_window_cut.tolist() == [0, 4]
-    assert resolve(data, batch=2, lanes=2, window=16).first_window_cut.tolist() == [0, 0]
+    assert Lanes(made).samples.tolist() == [7, 8]
+    assert Lanes(made).first_window_cut.tolist() == [0, 4]
+    assert Lanes(resolve(data, batch=2, lanes=2, window=16)).first_window_cut.tolist() == [0, 0]
 
 
 @settings(max_examples=60)
@@ -228,8 +228,8 @@ def test_lanes_share_the_sequence(case: plan_reference.Rules) -> None:
     """Lane l owns [floor(l*N/L), floor((l+1)*N/L)): no gap, no overlap, sizes that differ by at most one."""
     made = order(case)
     bounds = [plan_reference.lane_bounds(case, lane) for lane in range(case.lanes)]
-    assert made.lane_begin.tolist() == [begin for begin, _ in bounds] + [case.samples]
-    assert made.lane_samples.tolist() == [end - begin for begin, end in bounds]
+    assert Lanes(made).begin.tolist() == [begin for begin, _ in bounds] + [case.samples]
+    assert Lanes(made).samples.tolist() == [end - begin for begin, end in bounds]
 
 
 @settings(max_examples=60)
@@ -239,9 +239,9 @@ def test_windows_tile_every_lane(case: plan_reference.Rules) -> None:
     made = order(case)
     for lane in range(case.lanes):
         windows = plan_reference.windows(case, lane)
-        for step in range(-(-int(made.lane_samples[lane]) // made.lane_batch)):
-            got = [int(value[0]) for value in made.windows(np.array([lane]), step)]
-            at = step * made.lane_batch
+        for step in range(-(-int(Lanes(made).samples[lane]) // Lanes(made).rows)):
+            got = [int(value[0]) for value in Lanes(made).windows(np.array([lane]), step)]
+            at = step * Lanes(made).rows
             nth = next((i for i, (begin, end) in enumerate(windows) if begin <= at < end))
             assert got == [nth, *windows[nth]]
 
@@ -259,7 +259,7 @@ def test_windows_begin_and_end_between_steps(case: plan_reference.Rules) -> None
 def test_large_numbers_do_not_overflow() -> None:
     """Lane bounds of 10^15 samples over 4,096 lanes are exact."""
     made = Order(10**15 + 7, 1 << 20, "drop", 0, 4_096, 16)
-    assert made.lane_begin.tolist() == [lane * made.samples // 4_096 for lane in range(4_097)]
+    assert Lanes(made).begin.tolist() == [lane * made.samples // 4_096 for lane in range(4_097)]
 
 
 @settings(max_examples=60)
@@ -268,4 +268,4 @@ def test_defaults_are_always_possible(batch: int, samples: int, seed: int | None
     """Whatever the data, the defaults divide the batch and leave no lane without a sample."""
     made = resolve(manifest([samples]), batch=batch, partial="pad", seed=seed)
     assert batch % made.lanes == 0
-    assert made.lane_samples.min() >= 1
+    assert Lanes(made).samples.min() >= 1

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.packed_order import GroupedOrder
+from rayingest.plan.order.packed import BinBatcher, plan, resolve
 from rayingest.plan.order.packing import Packing
+from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.subset import Subset
 from tests.support.plan_cases import divisors, manifest, uniform
 
 Token = tuple[int, int]
@@ -27,26 +27,26 @@ LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=60)
 def test_groups_hold_everything_once(lengths: list[int], limit: int, cut: bool) -> None:
     """No group is longer than it may be; as many as are counted; without `cut` no sample is in two."""
     packing = Packing(limit, cut)
-    groups = packing.groups(np.array(lengths))
-    assert len(groups) == packing.count(np.array(lengths)[::-1])
+    bins = packing.bins(np.array(lengths))
+    assert len(bins) == packing.count(np.array(lengths)[::-1])
     tokens = Counter()  # type: ignore[var-annotated]
-    for begin, end in zip(groups.begins[:-1], groups.begins[1:], strict=True):
+    for begin, end in zip(bins.begins[:-1], bins.begins[1:], strict=True):
         pieces = range(begin, end)
-        assert 0 < sum(int(groups.end[p] - groups.begin[p]) for p in pieces) <= limit
-        samples = groups.sample[begin:end].tolist()
+        assert 0 < sum(int(bins.end[p] - bins.begin[p]) for p in pieces) <= limit
+        samples = bins.sample[begin:end].tolist()
         assert samples == sorted(samples)
         for p in pieces:
-            tokens.update((int(groups.sample[p]), i) for i in range(groups.begin[p], groups.end[p]))
+            tokens.update((int(bins.sample[p]), i) for i in range(bins.begin[p], bins.end[p]))
     assert tokens == Counter((s, i) for s, length in enumerate(lengths) for i in range(length))
     if cut:
-        assert len(groups) == -(-sum(lengths) // limit)
+        assert len(bins) == -(-sum(lengths) // limit)
     else:
-        assert max(Counter(groups.sample.tolist()).values(), default=1) == 1
+        assert max(Counter(bins.sample.tolist()).values(), default=1) == 1
 
 
 @given(LENGTHS, st.integers(12, 20))
 def test_best_fit_is_best_fit_decreasing(lengths: list[int], limit: int) -> None:
-    """As many groups as when it is done sample by sample."""
+    """As many bins as when it is done sample by sample."""
     rooms: list[int] = []
     for length in sorted(filter(None, lengths), reverse=True):
         fits = [room for room in rooms if room >= length]
@@ -54,6 +54,12 @@ def test_best_fit_is_best_fit_decreasing(lengths: list[int], limit: int) -> None
             rooms.remove(min(fits))
         rooms.append((min(fits) if fits else limit) - length)
     assert Packing(limit, cut=False).count(np.array(lengths)) == len(rooms)
+
+
+def lengths_of(counts: tuple[int, ...]) -> np.ndarray:
+    lengths = np.random.default_rng(1).integers(0, 9, sum(counts))
+    lengths[0] = 8
+    return lengths
 
 
 def made(
@@ -66,16 +72,21 @@ def made(
     partial: str = "short",
     batch: int = 6,
     window: int = 20,
-) -> GroupedPlanner:
-    data = manifest(counts)
-    lengths = np.random.default_rng(1).integers(0, 9, data.num_samples)
-    lengths[0] = 8
+) -> Planner:
+    data, lengths = manifest(counts), lengths_of(counts)
     packing = Packing(8, cut)
-    view = View.whole(data)
-    order = GroupedOrder.over(
-        view, lengths, packing, batch=batch, partial=partial, seed=seed, window=window
+    subset = Subset.whole(data)
+    order = resolve(
+        subset, lengths, packing, batch=batch, partial=partial, seed=seed, window=window
     )
-    return GroupedPlanner(data, order, lengths, rank, world_size, batch % world_size > 0)
+    ranks = RankSlice(rank, world_size, batch % world_size > 0)
+    return plan(subset, order, packing, lengths, ranks)
+
+
+def bins_of(planner: Planner, pass_number: int) -> int:
+    """The number of packed rows of a pass."""
+    assert isinstance(planner.batcher, BinBatcher)
+    return planner.batcher.bins_of(pass_number)
 
 
 def rows(samples: StepSamples) -> list[tuple[bool, list[Token]]]:
@@ -103,13 +114,13 @@ def test_an_epoch_has_every_token_once(
     steps = [rows(planner.step_samples(epoch, step)) for step in range(planner.steps_in(epoch))]
     tokens = Counter(token for step in steps for valid, row in step if valid for token in row)
     assert not tokens or max(tokens.values()) == 1
-    left = planner.groups_in(epoch) % 3
+    left = bins_of(planner, epoch) % 3
     if partial == "drop":
         assert all(len(step) == 3 for step in steps)
-        assert len(steps) == planner.groups_in(epoch) // 3
+        assert len(steps) == bins_of(planner, epoch) // 3
         return
     assert set(tokens) == {
-        (i, t) for i, length in enumerate(planner._of.tolist()) for t in range(length)
+        (i, t) for i, length in enumerate(lengths_of((7, *counts)).tolist()) for t in range(length)
     }
     assert all(valid for step in steps[:-1] for valid, _ in step)
     valid = [valid for valid, _ in steps[-1]]
@@ -202,33 +213,35 @@ def test_best_fit_fills_rows() -> None:
         .clip(1, 2048)
         .astype(np.uint16)
     )
-    order = GroupedOrder.over(
-        View.whole(data),
+    subset, packing = Subset.whole(data), Packing(2048, cut=False)
+    order = resolve(
+        subset,
         lengths,
-        Packing(2048, cut=False),
+        packing,
         batch=16,
         partial="drop",
         seed=1,
         window=8192,
     )
-    planner = GroupedPlanner(data, order, lengths)
-    assert lengths.sum() / (planner.groups_in(0) * 2048) > 0.98
+    planner = plan(subset, order, packing, lengths)
+    assert lengths.sum() / (bins_of(planner, 0) * 2048) > 0.98
 
 
 def test_what_cannot_be_packed_is_refused() -> None:
     """With the sample, or what is missing."""
-    data = View.whole(manifest([4, 4]))
+    data = Subset.whole(manifest([4, 4]))
     lengths = np.array([1, 2, 3, 4, 5, 90, 91, 8])
     how = {"batch": 1, "partial": "drop"}
     with pytest.raises(
         ConfigError,
         match=r"sample 5 is 90 long, more than a packed row of 16: .* \(1 more around it",
     ):
-        GroupedOrder.over(data, lengths, Packing(16, cut=False), **how)  # type: ignore[arg-type]
+        resolve(data, lengths, Packing(16, cut=False), **how)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="all samples have length 0"):
-        GroupedOrder.over(data, 0 * lengths, Packing(16, cut=True), **how)  # type: ignore[arg-type]
+        resolve(data, 0 * lengths, Packing(16, cut=True), **how)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="lanes=2"):
-        GroupedOrder.over(data, lengths, Packing(16, cut=True), lanes=2, **how)  # type: ignore[arg-type]
-    order = GroupedOrder.over(data, lengths, Packing(16, cut=True), batch=14, partial="drop")
+        resolve(data, lengths, Packing(16, cut=True), lanes=2, **how)  # type: ignore[arg-type]
+    packing = Packing(16, cut=True)
+    order = resolve(data, lengths, packing, batch=14, partial="drop")
     with pytest.raises(ConfigError, match="13 packed rows are less than one global batch of 14"):
-        GroupedPlanner(manifest([4, 4]), order, lengths)
+        plan(data, order, packing, lengths)

@@ -9,9 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order import keys, planner
+from rayingest.plan.order import keys, windows
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
 from tests.support import plan_reference
 from tests.support.plan_cases import (
     divisors,
@@ -23,6 +22,7 @@ from tests.support.plan_cases import (
     rules,
     same,
     uniform,
+    window_planner,
 )
 from tests.support.plan_reference import Rules
 
@@ -58,8 +58,8 @@ def test_the_planner_follows_the_rules_with_large_windows(case: Rules, epoch: in
     """Windows that are permuted a piece at a time, beside sorted ones, by limits made small enough to meet both."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "MAX_SORTED", 9)
-        patch.setattr(planner, "MAX_SORTED", 9)
-        patch.setattr(planner, "_PIECE", 7)
+        patch.setattr(windows, "MAX_SORTED", 9)
+        patch.setattr(windows, "_PIECE", 7)
         assert one_rank(case, epoch) == expected(case, epoch)
 
 
@@ -98,7 +98,7 @@ def test_uneven_world_sizes_see_the_same_global_batches(
 def test_ordinals_number_the_samples_of_the_manifest() -> None:
     """A sample's ordinal is its block's first and its row; arrays are int64, as long as the flags are."""
     data = manifest([3, 1, 4, 1, 5])
-    samples = Planner(data, Order.resolve(data, batch=14, seed=2)).step_samples(0, 0)
+    samples = window_planner(data, Order.resolve(data, batch=14, seed=2)).step_samples(0, 0)
     assert sorted(samples.ordinal.tolist()) == list(range(14))
     assert (samples.ordinal == data.first_ordinal[samples.block] + samples.row).all()
     assert {
@@ -170,11 +170,13 @@ def test_pad_fills_the_last_batch_alone(case: Rules, epoch: int) -> None:
 def test_pad_repeats_a_lanes_last_positions_backwards() -> None:
     """Position p >= n of a lane of n samples repeats n - 1 - ((p - n) mod n), round and round."""
     data = manifest([5])
-    file_order = Planner(data, Order.resolve(data, batch=12, partial="pad")).step_samples(0, 0)
+    file_order = window_planner(data, Order.resolve(data, batch=12, partial="pad")).step_samples(
+        0, 0
+    )
     assert file_order.row.tolist() == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 4, 3]
     assert file_order.valid.tolist() == [True] * 5 + [False] * 7
     lanes = (
-        Planner(data, Order.resolve(data, batch=8, partial="pad", seed=1, lanes=2))
+        window_planner(data, Order.resolve(data, batch=8, partial="pad", seed=1, lanes=2))
         .step_samples(0, 0)
         .row.tolist()
     )
@@ -294,12 +296,12 @@ def test_every_cursor_resumes(case: Rules, draw: st.DataObject) -> None:
     data, made = manifest(case.counts), order(case)
     world_size = draw.draw(st.sampled_from(divisors(case.batch)))
     rank = draw.draw(st.integers(0, world_size - 1))
-    walked = Planner(data, made, rank, world_size)
+    walked = window_planner(data, made, rank, world_size)
     for epoch in range(2):
-        for step in range(made.steps):
+        for step in range(walked.steps_per_epoch):
             assert same(
                 walked.step_samples(epoch, step),
-                Planner(data, made, rank, world_size).step_samples(epoch, step),
+                window_planner(data, made, rank, world_size).step_samples(epoch, step),
             )
 
 
@@ -313,9 +315,9 @@ def test_jumps_change_nothing(case: Rules, jumps: list[tuple[int, int]], pieces:
     """One planner asked to and fro, over more epochs than it keeps, gives what new ones give."""
     with pytest.MonkeyPatch.context() as patch:
         if pieces:
-            patch.setattr(planner, "MAX_SORTED", 9)
+            patch.setattr(windows, "MAX_SORTED", 9)
             patch.setattr(keys, "MAX_SORTED", 9)
-            patch.setattr(planner, "_PIECE", 7)
+            patch.setattr(windows, "_PIECE", 7)
         (jumping,) = planners(case, 1)
         for epoch, at in jumps:
             step = at % case.steps
@@ -334,9 +336,9 @@ def test_steps_planned_together_are_those_planned_alone(
         draw_rank[0] for draw_rank in (planners(case, world_size), planners(case, world_size))
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in (keys, planner) if pieces else ():
+        for module in (keys, windows) if pieces else ():
             patch.setattr(module, "MAX_SORTED", 9)
-        patch.setattr(planner, "_PIECE", 7)
+        patch.setattr(windows, "_PIECE", 7)
         step = draw.draw(st.integers(0, max(0, together.steps_per_epoch - 1)))
         while step < together.steps_per_epoch:
             run = together.run(epoch, step, count)
@@ -369,9 +371,9 @@ def test_a_rank_that_cannot_be_is_refused() -> None:
     """The planner is made for one rank, and checks it when made."""
     data = manifest([12])
     with pytest.raises(ConfigError, match="uneven=True"):
-        Planner(data, Order.resolve(data, batch=12), 0, 5)
+        window_planner(data, Order.resolve(data, batch=12), 0, 5)
     with pytest.raises(ConfigError, match="rank 4"):
-        Planner(data, Order.resolve(data, batch=12), 4, 4)
+        window_planner(data, Order.resolve(data, batch=12), 4, 4)
 
 
 # Chance
@@ -382,7 +384,7 @@ def test_epochs_and_seeds_have_their_own_batches() -> None:
     data = manifest([10] * 10)
     first = [
         tuple(
-            Planner(data, Order.resolve(data, batch=10, seed=seed))
+            window_planner(data, Order.resolve(data, batch=10, seed=seed))
             .step_samples(epoch, 0)
             .ordinal.tolist()
         )
@@ -418,10 +420,11 @@ def test_large_windows_are_planned_alike_by_all_ranks() -> None:
     """A window far above the sorted limit: 8 ranks, and 3 uneven ones, between them take the one rank's rows."""
     data = uniform(400, 1_000, 100)
     made = Order.resolve(data, batch=64, seed=4, window=300_000, lanes=2)
-    alone = Planner(data, made)
+    alone = window_planner(data, made)
     for world_size in (8, 3):
         ranks = [
-            Planner(data, made, rank, world_size, world_size == 3) for rank in range(world_size)
+            window_planner(data, made, rank, world_size, world_size == 3)
+            for rank in range(world_size)
         ]
         for step in (0, 1, 255, 256, 257, 3_000, 6_249):
             assert global_batch(ranks, 2, step) == rows(alone.step_samples(2, step))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rayingest.errors import DataError
 from rayingest.plan.order import replacements
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.order import Lanes, Order
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.replacements import FilledStep, Known, candidates, distances
-from tests.support.plan_cases import divisors, manifest, planners, rules
+from tests.support.plan_cases import divisors, manifest, planners, rules, window_planner
 from tests.support.plan_reference import Rules
 from tests.support.skipping import expected_rows
 
@@ -24,7 +24,7 @@ BAD = DataError("bad")
 def alone(counts: tuple[int, ...] = (7, 9, 5, 11, 8), **options: Any) -> Planner:
     """One rank's planner of a small data set, in two windows an epoch unless told otherwise."""
     data = manifest(counts)
-    return Planner(
+    return window_planner(
         data, Order.resolve(data, **{"batch": 5, "seed": 3, "window": 20, "lanes": 1, **options})
     )
 
@@ -56,7 +56,7 @@ def test_candidates_are_the_samples_of_the_rows_own_window(
     samples = planner.step_samples(epoch, data.draw(st.integers(0, planner.steps_per_epoch - 1)))
     row = data.draw(st.integers(0, len(samples.block) - 1))
     begin, end = samples.window_begin[row], samples.window_end[row]
-    own = set(planner.locate(epoch, np.arange(begin, end))[2].tolist())
+    own = set(planner.sequence.locate(epoch, np.arange(begin, end)).ordinal.tolist())
     assert samples.ordinal[row] in own
     found = list(candidates(planner, samples, row))
     assert {ordinal for _, _, ordinal, _ in found} == own - {int(samples.ordinal[row])}
@@ -73,18 +73,18 @@ def test_a_window_at_a_lanes_end_is_made_whole_with_a_part_of_its_neighbour(
 ) -> None:
     """Else one unreadable block could take all of it. All others are as they are."""
     (planner,) = planners(case, 1)
-    order = planner.order
+    order, lanes = planner.order, Lanes(planner.order)
     lane = np.array([data.draw(st.integers(0, order.lanes - 1))])
     step = data.draw(st.integers(0, planner.steps_per_epoch - 1))
     samples = planner.step_samples(0, step)
-    row = int(lane[0]) * order.lane_batch
-    if row >= samples.rows or not samples.valid[row] or step >= order.full_steps:
+    row = int(lane[0]) * lanes.rows
+    if row >= samples.rows or not samples.valid[row] or step >= lanes.steps.full:
         return
     _, begin, end = (
-        int(array[0]) + int(order.lane_begin[lane[0]]) for array in order.windows(lane, step)
+        int(array[0]) + int(lanes.begin[lane[0]]) for array in lanes.windows(lane, step)
     )
-    lane_begin, lane_end = order.lane_begin[lane[0] : lane[0] + 2].tolist()
-    whole = order.window_steps * order.lane_batch
+    lane_begin, lane_end = lanes.begin[lane[0] : lane[0] + 2].tolist()
+    whole = order.window_steps * lanes.rows
     around_begin, around_end = int(samples.window_begin[row]), int(samples.window_end[row])
     assert lane_begin <= around_begin <= begin < end <= around_end <= lane_end
     assert around_end - around_begin == max(end - begin, min(whole, lane_end - lane_begin))
@@ -179,14 +179,14 @@ def test_tries_are_bounded_in_large_windows(monkeypatch: pytest.MonkeyPatch) -> 
         fills += 1
     assert fills == replacements.MOST_TRIES
     looked_at = 0
-    locate = planner.locate
+    locate = planner.sequence.locate
 
     def counted(*arguments: Any) -> Any:
         nonlocal looked_at
         looked_at += 1
         return locate(*arguments)
 
-    monkeypatch.setattr(planner, "locate", counted)
+    monkeypatch.setattr(planner.sequence, "locate", counted)
     found = FilledStep(planner, step.own, Known(dict.fromkeys(range(20), BAD))).fill(
         0, BAD, unreadable=True
     )

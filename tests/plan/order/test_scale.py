@@ -7,8 +7,7 @@ import pytest
 
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
-from tests.support.plan_cases import uniform
+from tests.support.plan_cases import uniform, window_planner
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def test_an_epoch_is_planned_within_300_mb(data: Manifest) -> None:
     """The peak over the manifest itself; what stays is two arrays of a block's number, an epoch."""
     tracemalloc.start()
     try:
-        planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
+        planner = window_planner(data, Order.resolve(data, batch=2_048, seed=1))
         planner.step_samples(0, 0)
         kept, peak = tracemalloc.get_traced_memory()
     finally:
@@ -31,7 +30,7 @@ def test_an_epoch_is_planned_within_300_mb(data: Manifest) -> None:
 
 def test_a_far_step_is_a_step_like_any(data: Manifest) -> None:
     """The last step of a far epoch, planned first, holds 2,048 samples that exist."""
-    planner = Planner(data, Order.resolve(data, batch=2_048, seed=1))
+    planner = window_planner(data, Order.resolve(data, batch=2_048, seed=1))
     samples = planner.step_samples(10**9, planner.steps_per_epoch - 1)
     assert len(np.unique(samples.ordinal)) == 2_048
     assert samples.ordinal.max() < data.num_samples
@@ -40,9 +39,9 @@ def test_a_far_step_is_a_step_like_any(data: Manifest) -> None:
 def test_4096_ranks_share_a_step(data: Manifest) -> None:
     """Each of a few of 4,096 ranks plans its 16 rows alone; they are the one rank's."""
     order = Order.resolve(data, batch=65_536, seed=1)
-    whole = Planner(data, order).step_samples(0, 5).ordinal
+    whole = window_planner(data, order).step_samples(0, 5).ordinal
     for rank in (0, 1, 2_047, 4_095):
         assert np.array_equal(
-            Planner(data, order, rank, 4_096).step_samples(0, 5).ordinal,
+            window_planner(data, order, rank, 4_096).step_samples(0, 5).ordinal,
             whole[rank * 16 : rank * 16 + 16],
         )

@@ -6,13 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.sequence import EpochSequence
+from rayingest.plan.order.sequence import PassSequence
 from tests.support import plan_reference
-from tests.support.plan_cases import manifest, order, rules
+from tests.support.plan_cases import order, rules
 
 
 def located(data_counts: tuple[int, ...], made: Order, epoch: int) -> list[tuple[int, int]]:
-    block, row = EpochSequence(manifest(data_counts), made, epoch).locate(np.arange(made.samples))
+    block, row = PassSequence(np.array(data_counts, np.int64), made.seed, epoch).locate(
+        np.arange(made.samples)
+    )
     return list(zip(block.tolist(), row.tolist(), strict=True))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayingest.errors import StateError
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.offsets import Offsets, encode_mark
+from rayingest.plan.order.order import EpochLength, Order
 from rayingest.plan.order.state import StateCodec
+from tests.support.plan_cases import manifest, window_planner
 
-ORDER = Order(samples=1_000, batch=10, partial="drop", seed=17, lanes=2, window_steps=16)
-CODEC = StateCodec(fingerprint="00ff00ff00ff00ff", order=ORDER, decode="1a2b3c4d", code="5e6f7a8b")
+ORDER = {
+    "kind": "window",
+    "version": 1,
+    "samples": 1_000,
+    "batch": 10,
+    "partial": "drop",
+    "seed": 17,
+    "lanes": 2,
+    "window_steps": 16,
+}
+IDENTITY = {"fingerprint": "00ff00ff00ff00ff", "order": ORDER, "image_backend": "turbo"}
+CODEC = StateCodec(IDENTITY, "5e6f7a8b", lambda epoch: 100)
 STATE = CODEC.state(3, 42)
+
+
+def changed(**order: Any) -> dict[str, Any]:
+    """The state of an order that differs in these parameters."""
+    return STATE | {"order": ORDER | order}
 
 
 @given(st.integers(0, 2**62), st.integers(0, 99))
@@ -30,48 +48,49 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
 
 
 def test_a_state_is_small() -> None:
-    """Under 1 KB of JSON, with every number as large as it can get."""
-    large = Order(2**62, 2**40, "short", -(2**63), 2**40, 2**40)
-    codec = StateCodec("f" * 16, large, decode="d" * 64, code="c" * 64)
+    """Under 1 KB of JSON, with every number as large as it can get, and every mark."""
+    order = {**ORDER, "samples": 2**62, "batch": 2**40, "seed": -(2**63), "lanes": 2**40}
+    marks = {"subset": "s" * 160, "lengths": "l" * 16, "weights": "w" * 16, "epoch_steps": 2**62}
+    identity = {"fingerprint": "f" * 16, "order": {**order, **marks}, "image_backend": "pillow"}
+    codec = StateCodec(identity, "c" * 64, lambda epoch: 2**63)
     assert len(json.dumps(codec.state(2**62, 2**62)).encode()) < 1_000
 
 
 def test_a_state_names_what_it_is_a_state_of() -> None:
-    """Format version, position, fingerprint, the order's version and parameters, the decode path, the code."""
+    """Format version, position, fingerprint, the order with its kind, the image backend, the code."""
     assert STATE == {
-        "version": 1,
+        "version": 2,
         "epoch": 3,
         "step": 42,
         "fingerprint": "00ff00ff00ff00ff",
-        "order": 1,
-        "samples": 1_000,
-        "batch": 10,
-        "partial": "drop",
-        "seed": 17,
-        "lanes": 2,
-        "window_steps": 16,
-        "decode": "1a2b3c4d",
+        "order": ORDER,
+        "image_backend": "turbo",
         "code": "5e6f7a8b",
     }
 
 
+def test_a_planner_names_its_order() -> None:
+    """Its kind with a version, all parameters, the marks of the data, and an epoch of its own length."""
+    data = manifest([50, 50])
+    order = Order.resolve(data, batch=10, seed=17, window=40, lanes=2)
+    assert window_planner(data, order).identity == {
+        **ORDER,
+        "samples": 100,
+        "window_steps": 4,
+    }
+    marks = {"subset": "take(100)", "lengths": "0f"}
+    for epoch_steps, extra in ((10, {}), (7, {"epoch_steps": 7})):
+        planner = window_planner(
+            data, order, epoch_length=EpochLength(10, epoch_steps), identity=marks
+        )
+        assert planner.identity == {**ORDER, "samples": 100, "window_steps": 4, **marks, **extra}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("fingerprint", "ff00ff00ff00ff00"),
-        ("order", 2),
-        ("samples", 999),
-        ("batch", 20),
-        ("partial", "pad"),
-        ("seed", 18),
-        ("seed", None),
-        ("lanes", 1),
-        ("window_steps", 17),
-        ("decode", "00000000"),
-    ],
+    ("name", "value"), [("fingerprint", "ff00ff00ff00ff00"), ("image_backend", "pillow")]
 )
 def test_what_differs_is_named_with_both_values(name: str, value: Any) -> None:
-    """Other data, another order, batch or decode path is refused; so is a state that lacks the field."""
+    """Other data or another backend is refused; so is a state that lacks the entry."""
     with pytest.raises(
         StateError, match=f"{name}: the state has {value!r}, this loader {STATE[name]!r}"
     ):
@@ -80,40 +99,77 @@ def test_what_differs_is_named_with_both_values(name: str, value: Any) -> None:
         CODEC.position({key: kept for key, kept in STATE.items() if key != name})
 
 
-def test_another_decode_path_is_named_with_the_way_to_go_on() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", 2),
+        ("samples", 999),
+        ("batch", 20),
+        ("partial", "pad"),
+        ("seed", 18),
+        ("seed", None),
+        ("lanes", 1),
+        ("window_steps", 17),
+        ("subset", "take(3)"),
+    ],
+)
+def test_every_parameter_of_the_order_is_compared(name: str, value: Any) -> None:
+    """Also one that only the state has, and one that only the loader has."""
+    mine = ORDER.get(name)
+    with pytest.raises(
+        StateError, match=f"{name}: the state has {re.escape(repr(value))}, this loader {mine!r}"
+    ):
+        CODEC.position(changed(**{name: value}))
+    if mine is not None:
+        order = {key: kept for key, kept in ORDER.items() if key != name}
+        with pytest.raises(StateError, match=f"{name}: the state has None, this loader {mine!r}"):
+            CODEC.position(STATE | {"order": order})
+
+
+def test_another_kind_of_order_is_named_alone() -> None:
+    """Its other parameters mean something else."""
+    with pytest.raises(StateError) as caught:
+        CODEC.position(changed(kind="packed", batch=3, bins="cut at 10"))
+    assert "kind: the state has 'packed', this loader 'window'" in str(caught.value)
+    assert "batch" not in str(caught.value)
+    with pytest.raises(StateError, match="order: the state has None"):
+        CODEC.position(STATE | {"order": None})
+
+
+def test_another_image_backend_is_named_with_the_way_to_go_on() -> None:
     """The loader made with it; not where other things differ too, as that would not help."""
-    with pytest.raises(StateError, match=r"make the loader with image_backend='turbo' to go on$"):
-        CODEC.position(STATE | {"decode": "turbo"})
-    with pytest.raises(StateError, match=r"this loader '1a2b3c4d'$"):
-        CODEC.position(STATE | {"decode": "turbo", "seed": 0})
+    with pytest.raises(StateError, match=r"make the loader with image_backend='pillow' to go on$"):
+        CODEC.position(STATE | {"image_backend": "pillow"})
+    with pytest.raises(StateError, match=r"this loader 'turbo'$"):
+        CODEC.position(changed(seed=0) | {"image_backend": "pillow"})
 
 
 def test_everything_that_differs_is_named_at_once() -> None:
-    """One message for all fields, without those that agree."""
+    """One message for all entries, without those that agree."""
     with pytest.raises(StateError) as caught:
-        CODEC.position(STATE | {"batch": 20, "seed": 0, "decode": "x"})
-    assert all(f"{name}:" in str(caught.value) for name in ("batch", "seed", "decode"))
+        CODEC.position(changed(batch=20, seed=0) | {"image_backend": "x"})
+    assert all(f"{name}:" in str(caught.value) for name in ("batch", "seed", "image_backend"))
     assert "lanes" not in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["samples", "batch", "partial", "seed", "lanes", "window_steps"])
-def test_every_parameter_of_the_order_is_checked(field: str) -> None:
-    """A codec for an order that differs in one parameter refuses the state."""
-    other = "pad" if field == "partial" else getattr(ORDER, field) + 2
-    with pytest.raises(StateError, match=f"{field}: "):
-        replace(CODEC, order=replace(ORDER, **{field: other})).position(STATE)
+def test_a_state_of_the_old_form_is_refused_with_what_helps() -> None:
+    """In version 1, `order` was a number, beside the parameters."""
+    old = {"version": 1, "epoch": 0, "step": 3, "order": 1, "batch": 10, "decode": "turbo"}
+    for state in (old, {"version": 1, "stream": 1, "step": 3}):
+        with pytest.raises(StateError, match=r"version 1, .*the rayingest that saved it, or begin"):
+            CODEC.position(state)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version_is_refused_before_anything_else(version: Any) -> None:
     """Its fields may mean something else; both versions are named."""
-    with pytest.raises(StateError, match=f"version is {version!r}.* reads version 1"):
+    with pytest.raises(StateError, match=f"version is {version!r}.* reads version 2"):
         CODEC.position({"version": version})
     with pytest.raises(StateError, match="version is None"):
         CODEC.position({})
 
 
-@pytest.mark.parametrize("state", [None, [], "{}", 3, [("version", 1)]])
+@pytest.mark.parametrize("state", [None, [], "{}", 3, [("version", 2)]])
 def test_what_is_no_dict_is_no_state(state: Any) -> None:
     """The type that was given is named."""
     with pytest.raises(StateError, match=f"not {type(state).__name__}"):
@@ -155,3 +211,53 @@ def test_the_same_code_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> Non
 def test_unknown_fields_are_left_alone() -> None:
     """A newer minor writer may say more; what is checked is all there."""
     assert CODEC.position(STATE | {"saved_by": "job 7"}) == (3, 42)
+
+
+# Sources without end
+
+
+def test_a_stream_carries_its_offsets() -> None:
+    """Another loader goes on from the state's step, its offsets and its fields."""
+    saved, loaded = Offsets(["a", "b"]), Offsets(["a", "b"])
+    saved.begin(0)
+    saved.note(saved.block(0), encode_mark(1, [3, "x"]))
+    saved.schema = {"n": "int64"}
+    codecs = [StateCodec(IDENTITY, "c", lambda epoch: 100, of) for of in (saved, loaded)]
+    state = json.loads(json.dumps(codecs[0].state(0, 1)))
+    assert state["turn"] == "b"
+    assert state["offsets"] == {"a": 3, "b": "x"}
+    assert codecs[1].position(state) == (0, 1)
+    assert loaded.at(1) == encode_mark(1, [3, "x"])
+    assert loaded.schema == {"n": "int64"}
+
+
+def test_a_state_of_other_code_leaves_the_fields_to_be_learned_again() -> None:
+    """They may be others now; the offsets hold all the same."""
+    saved, loaded = Offsets(["a"]), Offsets(["a"])
+    saved.schema = {"n": "int64"}
+    state = StateCodec(IDENTITY, "old", lambda epoch: 100, saved).state(0, 0)
+    assert StateCodec(IDENTITY, "new", lambda epoch: 100, loaded).position(state) == (0, 0)
+    assert loaded.schema is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"offsets": {"b": 3}}, r"partitions: the state has \['b'\], this loader \['a'\]"),
+        ({"offsets": None}, r"partitions: the state has None"),
+        ({"turn": "b"}, r"partitions"),
+        ({"epoch": 1}, r"epoch: the state has 1"),
+        ({"schema": {"m": "int64"}}, r"fields: .*before its first batch"),
+    ],
+)
+def test_a_stream_refuses_a_state_that_it_cannot_go_on_from(
+    entry: dict[str, Any], message: str
+) -> None:
+    """Other partitions, an epoch that no stream has, or other fields than were learned."""
+    offsets = Offsets(["a"])
+    offsets.schema = {"n": "int64"}
+    codec = StateCodec(IDENTITY, "c", lambda epoch: 100, offsets)
+    state = codec.state(0, 0)
+    with pytest.raises(StateError, match=message):
+        codec.position(state | entry)
+    assert offsets.at(0) == encode_mark(0, [None])

@@ -10,21 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.epoch_length import Calendar
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.subset import Limit, Skip, Take, View, split_parts, view_mark
+from rayingest.plan.order.order import EpochLength, Lanes, Order
+from rayingest.plan.order.subset import Limit, Skip, Subset, Take, split_parts, subset_mark
+from rayingest.plan.order.tails import Steps
 from tests.support import plan_cases, plan_reference
-from tests.support.plan_cases import divisors, global_batch, manifest, rules
+from tests.support.plan_cases import divisors, global_batch, manifest, rules, window_planner
 from tests.support.plan_reference import Rules
 
 
-def ordinals(view: View) -> list[int]:
-    """Of all samples in the view, in file order."""
-    block = np.repeat(np.arange(view.num_blocks), view.samples)
-    row = view.row(block, np.arange(len(block)) - view.first_place[block])
-    return (view.manifest.first_ordinal[block] + row).tolist()
+def ordinals(subset: Subset) -> list[int]:
+    """Of all samples in the subset, in file order."""
+    block = np.repeat(np.arange(subset.num_blocks), subset.samples)
+    row = subset.row(block, np.arange(len(block)) - subset.first_position[block])
+    return (subset.manifest.first_ordinal[block] + row).tolist()
 
 
 def limits(data: st.DataObject) -> list[Limit]:
@@ -44,17 +43,17 @@ def limits(data: st.DataObject) -> list[Limit]:
 @settings(max_examples=100)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.data())
 def test_limits_are_those_of_a_list(counts: list[int], data: st.DataObject) -> None:
-    """After any limits the view has what slicing and choosing leave of the list of all ordinals."""
-    whole = View.whole(manifest(counts))
+    """After any limits the subset has what slicing and choosing leave of the list of all ordinals."""
+    whole = Subset.whole(manifest(counts))
     left = list(range(sum(counts)))
     parts = {
         part: set(ordinals(part.apply(whole)))
         for seed in range(4)
         for part in split_parts([0.7, 0.3], seed)
     }
-    view = whole
+    subset = whole
     for limit in limits(data):
-        view = limit.apply(view)
+        subset = limit.apply(subset)
         match limit:
             case Take(count):
                 left = left[:count]
@@ -62,8 +61,8 @@ def test_limits_are_those_of_a_list(counts: list[int], data: st.DataObject) -> N
                 left = left[count:]
             case _:
                 left = [i for i in left if i in parts[limit]]
-        assert ordinals(view) == left
-        assert view.num_samples == len(left)
+        assert ordinals(subset) == left
+        assert subset.num_samples == len(left)
 
 
 @settings(max_examples=100)
@@ -77,30 +76,30 @@ def test_the_order_over_a_view_follows_the_rules_of_its_counts(
 ) -> None:
     """Every step's rows are those that the rules give for blocks of so many samples, on every world size."""
     data = manifest(case.counts)
-    view = (
-        View.whole(data).through([Skip(min(2, case.samples - 1))])
+    subset = (
+        Subset.whole(data).through([Skip(min(2, case.samples - 1))])
         if seed == 3
-        else View.whole(data)
+        else Subset.whole(data)
     )
-    view = split_parts([0.6], seed)[0].apply(view)
-    if view.num_samples < case.batch or view.num_samples < case.lanes:
+    subset = split_parts([0.6], seed)[0].apply(subset)
+    if subset.num_samples < case.batch or subset.num_samples < case.lanes:
         return
-    rows = np.split(np.array(ordinals(view)), np.cumsum(view.samples)[:-1])
+    rows = np.split(np.array(ordinals(subset)), np.cumsum(subset.samples)[:-1])
     of_view = Rules(
-        tuple(view.samples.tolist()), case.batch, case.partial, case.seed, case.lanes, case.window
+        tuple(subset.samples.tolist()), case.batch, case.partial, case.seed, case.lanes, case.window
     )
     how = (
         {"seed": case.seed, "window": case.window, "lanes": case.lanes}
         if case.seed is not None
         else {}
     )
-    order = Order.resolve(view, batch=case.batch, partial=case.partial, **how)
+    order = Order.resolve(subset, batch=case.batch, partial=case.partial, **how)
     expected = [
         [(int(rows[r.block][r.row]), r.valid) for r in b]
         for b in plan_reference.batches(of_view, epoch)
     ]
     for world_size in divisors(case.batch):
-        ranks = [Planner(data, order, rank, world_size, view=view) for rank in range(world_size)]
+        ranks = [window_planner(subset, order, rank, world_size) for rank in range(world_size)]
         for step, batch in enumerate(expected):
             found = [
                 (int(data.first_ordinal[b]) + row, v)
@@ -111,33 +110,38 @@ def test_the_order_over_a_view_follows_the_rules_of_its_counts(
 
 @settings(max_examples=60)
 @given(rules(), st.integers(1, 40), st.integers(0, 5))
-def test_a_calendar_only_renames_steps(case: Rules, epoch_steps: int, epoch: int) -> None:
-    """Whatever an epoch's length, its steps are those of the cycles in a row; so is where a window ends."""
+def test_another_epoch_length_only_renames_steps(case: Rules, epoch_steps: int, epoch: int) -> None:
+    """Whatever an epoch's length, its steps are those of the passes in a row; so is where a window ends."""
     data, order = manifest(case.counts), plan_cases.order(case)
-    plain = Planner(data, order)
-    planner = Planner(data, order, calendar=Calendar(order.steps, epoch_steps))
+    plain = window_planner(data, order)
+    steps = plain.steps_per_epoch
+    planner = window_planner(data, order, epoch_length=EpochLength(steps, epoch_steps))
     for step in range(epoch_steps):
-        cycle, at = divmod(epoch * epoch_steps + step, order.steps)
-        expected, found = plain.step_samples(cycle, at), planner.step_samples(epoch, step)
-        assert (found.epoch, found.step, found.pass_number) == (epoch, step, cycle)
+        pass_number, at = divmod(epoch * epoch_steps + step, steps)
+        expected, found = plain.step_samples(pass_number, at), planner.step_samples(epoch, step)
+        assert (found.epoch, found.step, found.pass_number) == (epoch, step, pass_number)
         assert np.array_equal(found.expires - step, expected.expires - at)
         for name in ("block", "row", "ordinal", "valid", "position"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
+
+
+def steps_of(order: Order) -> Steps:
+    return Lanes(order).steps
 
 
 def test_epochs_of_so_many_samples_or_passes() -> None:
     """Samples are rounded down to whole batches; passes keep the tail; what cannot be is refused by name."""
     data = manifest([50, 50])
     order = Order.resolve(data, batch=8)
-    assert Calendar.resolve(order, samples=30).epoch_steps == 3
-    assert Calendar.resolve(order, samples=1_000).epoch_steps == 125
-    assert Calendar.resolve(order, passes=3).epoch_steps == 36
+    assert EpochLength.resolve(steps_of(order), samples=30).epoch_steps == 3
+    assert EpochLength.resolve(steps_of(order), samples=1_000).epoch_steps == 125
+    assert EpochLength.resolve(steps_of(order), passes=3).epoch_steps == 36
     short = Order.resolve(data, batch=8, partial="short")
-    assert Calendar.resolve(short, passes=2).epoch_steps == 26
+    assert EpochLength.resolve(steps_of(short), passes=2).epoch_steps == 26
     with pytest.raises(ConfigError, match="passes"):
-        Calendar.resolve(short, samples=30)
+        EpochLength.resolve(steps_of(short), samples=30)
     with pytest.raises(ConfigError, match="batch of 8"):
-        Calendar.resolve(order, samples=7)
+        EpochLength.resolve(steps_of(order), samples=7)
 
 
 def shards(counts: dict[str, int], root: str = "mem://") -> Manifest:
@@ -147,9 +151,9 @@ def shards(counts: dict[str, int], root: str = "mem://") -> Manifest:
 
 def in_part(data: Manifest, part: int, seed: int = 0) -> set[tuple[str, int]]:
     """(name of the shard's file, number there) of the samples in a part."""
-    view = split_parts([0.8, 0.2], seed)[part].apply(View.whole(data))
-    block = np.repeat(np.arange(view.num_blocks), view.samples)
-    row = view.row(block, np.arange(len(block)) - view.first_place[block])
+    subset = split_parts([0.8, 0.2], seed)[part].apply(Subset.whole(data))
+    block = np.repeat(np.arange(subset.num_blocks), subset.samples)
+    row = subset.row(block, np.arange(len(block)) - subset.first_position[block])
     return {
         (data.paths[b].rpartition("/")[2], r)
         for b, r in zip(block.tolist(), row.tolist(), strict=True)
@@ -193,11 +197,11 @@ def test_what_is_no_split_is_refused(fractions: tuple[float, ...], said: str) ->
 
 def test_a_limit_that_leaves_nothing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"skip\(9\) leaves none of 5 samples"):
-        View.whole(manifest([3, 4])).through([Take(5), Skip(9)])
+        Subset.whole(manifest([3, 4])).through([Take(5), Skip(9)])
 
 
 def test_a_views_mark_is_short() -> None:
     """In words, or a hash where there are many; "" for everything."""
-    assert view_mark([]) == ""
-    assert view_mark([Skip(3), Take(5)]) == "skip(3), take(5)"
-    assert len(view_mark([Take(i) for i in range(1, 99)])) == 32
+    assert subset_mark([]) == ""
+    assert subset_mark([Skip(3), Take(5)]) == "skip(3), take(5)"
+    assert len(subset_mark([Take(i) for i in range(1, 99)])) == 32

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError, StateError
-from rayingest.plan.order.packed import GroupedPlanner
-from rayingest.plan.order.packed_order import GroupedOrder
+from rayingest.plan.order.packed import plan, resolve
+from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.state import StateCodec
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.plan.order.subset import View
+from rayingest.plan.order.subset import Subset
 from rayingest.plan.order.token_budget import Budget
 from tests.support.plan_cases import manifest, uniform
 
@@ -30,30 +30,34 @@ def test_batches_hold_no_more_than_they_may(
     """Every sample once; padded to the longest, rounded up, at most the budget; as many batches as are asked for."""
     budget, of = Budget(24, 1, multiple_of), np.array(lengths)
     count = min(budget.count(of) + more, budget.most(of))
-    groups = budget.groups(of, count)
-    assert len(groups) == count
-    assert sorted(groups.sample.tolist()) == list(range(len(lengths)))
-    for begin, end in zip(groups.begins[:-1], groups.begins[1:], strict=True):
-        longest = max(lengths[sample] for sample in groups.sample[begin:end])
+    bins = budget.bins(of, count)
+    assert len(bins) == count
+    assert sorted(bins.sample.tolist()) == list(range(len(lengths)))
+    for begin, end in zip(bins.begins[:-1], bins.begins[1:], strict=True):
+        longest = max(lengths[sample] for sample in bins.sample[begin:end])
         assert end > begin
         assert (end - begin) * -(-longest // multiple_of) * multiple_of <= 24
     if not more:
         bands = [
-            sorted(lengths[i] for i in groups.sample[b:e])
-            for b, e in zip(groups.begins, groups.begins[1:], strict=False)
+            sorted(lengths[i] for i in bins.sample[b:e])
+            for b, e in zip(bins.begins, bins.begins[1:], strict=False)
         ]
         assert all(a[0] >= b[-1] for a, b in itertools.pairwise(bands))
 
 
 def ranks(
     counts: tuple[int, ...], world_size: int, seed: int | None = 4, partial: str = "drop"
-) -> list[GroupedPlanner]:
+) -> list[Planner]:
     data = manifest(counts)
     lengths = np.random.default_rng(2).integers(0, 20, data.num_samples)
     lengths[0] = 9
     how = {"batch": world_size, "partial": partial, "seed": seed, "window": 30}
-    order = GroupedOrder.over(View.whole(data), lengths, Budget(40, world_size), **how)  # type: ignore[arg-type]
-    return [GroupedPlanner(data, order, lengths, rank, world_size) for rank in range(world_size)]
+    subset, budget = Subset.whole(data), Budget(40, world_size)
+    order = resolve(subset, lengths, budget, **how)  # type: ignore[arg-type]
+    return [
+        plan(subset, order, budget, lengths, RankSlice(rank, world_size))
+        for rank in range(world_size)
+    ]
 
 
 COUNTS = st.lists(st.integers(1, 9), min_size=3, max_size=12).map(tuple)
@@ -109,10 +113,10 @@ def test_little_is_padded() -> None:
         .astype(np.uint16)
     )
     budget = Budget(16_384, 4)
-    order = GroupedOrder.over(
-        View.whole(data), lengths, budget, batch=4, partial="drop", seed=1, window=8192
+    order = resolve(
+        Subset.whole(data), lengths, budget, batch=4, partial="drop", seed=1, window=8192
     )
-    planner = GroupedPlanner(data, order, lengths, 2, 4)
+    planner = plan(Subset.whole(data), order, budget, lengths, RankSlice(2, 4))
     padded = taken = 0
     for step in range(planner.steps_in(0)):
         own = lengths[planner.step_samples(0, step).ordinal].astype(np.int64)
@@ -123,25 +127,18 @@ def test_little_is_padded() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     """Samples that no batch can hold, and a state of another number of ranks."""
-    data = View.whole(manifest([4]))
+    data = Subset.whole(manifest([4]))
     with pytest.raises(
         ConfigError,
         match=r"sample 2 is 9 long \(padded to a multiple of 8\), more than max_tokens=12",
     ):
-        GroupedOrder.over(data, np.array([1, 2, 9, 3]), Budget(12, 1, 8), batch=1, partial="drop")
+        resolve(data, np.array([1, 2, 9, 3]), Budget(12, 1, 8), batch=1, partial="drop")
     with pytest.raises(
         ConfigError, match="4 batches for a rank are less than one global batch of 5"
     ):
         ranks((4,), 5)
     codecs = [
-        StateCodec(
-            "f",
-            planners[0].order,
-            "d",
-            "c",
-            grouping=str(planners[0].order),
-            steps_in=planners[0].steps_in,
-        )
+        StateCodec({"order": planners[0].identity}, "c", planners[0].steps_in)
         for planners in (ranks((9, 9), 1), ranks((9, 9), 2))
     ]
     state = json.loads(json.dumps(codecs[0].state(0, 1)))
@@ -151,4 +148,4 @@ def test_what_cannot_be_is_refused() -> None:
     ):
         codecs[1].position(state)
     with pytest.raises(StateError, match="is no position in epochs of"):
-        codecs[0].position({**state, "step": 1 + codecs[0].steps_in(0)})  # type: ignore[misc]
+        codecs[0].position({**state, "step": 1 + codecs[0].steps_in(0)})

@@ -11,35 +11,38 @@ from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.order import Order
-from rayingest.plan.order.subset import Skip, Take, View
-from rayingest.plan.order.weighted import Resampling, WeightedPlanner, Weights
+from rayingest.plan.order.planner import RankSlice
+from rayingest.plan.order.subset import Skip, Subset, Take
+from rayingest.plan.order.weighted import Resampling, Weights, plan
 from tests.support.plan_cases import divisors, global_batch, manifest, same, uniform
 
 
 @st.composite
 def resamplings(draw: st.DrawFn) -> tuple[Resampling, Weights]:
-    """Of a view of some blocks, by weights of very different sizes; and the weights by ordinal."""
+    """Of a subset of some blocks, by weights of very different sizes; and the weights by ordinal."""
     data = manifest(draw(st.lists(st.integers(1, 9), min_size=1, max_size=9)))
     limits = draw(st.sampled_from([(), (Take(7),), (Skip(1),)])) if data.num_samples > 1 else ()
-    view = View.whole(data).through(limits)
+    subset = Subset.whole(data).through(limits)
     some = st.sampled_from([0.0, 1.0, 1e-6, 3.7, 1000.0]) | st.floats(0, 5)
     weights = np.array(draw(st.lists(some, min_size=data.num_samples, max_size=data.num_samples)))
-    places = np.concatenate(list(view.ordinals()))
+    places = np.concatenate(list(subset.ordinals()))
     weights[places[0]] += 1
     stratum = draw(st.sampled_from([None, np.arange(data.num_samples) % 3]))
     return Resampling.of(
-        view, Weights(weights, stratum), draw(st.sampled_from([None, 1, 10, 40]))
+        subset, Weights(weights, stratum), draw(st.sampled_from([None, 1, 10, 40]))
     ), Weights(weights, stratum)
 
 
 @settings(max_examples=60)
 @given(resamplings(), st.integers(0, 9))
-def test_a_sample_comes_as_often_as_its_share(case: tuple[Resampling, Weights], cycle: int) -> None:
-    """Its share of a cycle's draws, rounded up or down; draws of a sample side by side, numbered."""
+def test_a_sample_comes_as_often_as_its_share(
+    case: tuple[Resampling, Weights], pass_number: int
+) -> None:
+    """Its share of a pass's draws, rounded up or down; draws of a sample side by side, numbered."""
     by, weights = case
-    ordinal, repeat = everything(by, 5, cycle)
+    ordinal, repeat = everything(by, 5, pass_number)
     assert ordinal == sorted(ordinal)
-    there = np.concatenate(list(by.view.ordinals()))
+    there = np.concatenate(list(by.subset.ordinals()))
     for one, count in Counter(ordinal).items():
         assert one in there
         assert sorted(repeat[np.array(ordinal) == one].tolist()) == list(range(count))
@@ -51,33 +54,33 @@ def test_a_sample_comes_as_often_as_its_share(case: tuple[Resampling, Weights], 
         assert (abs(np.bincount(of, times) - np.bincount(of, share)) < 1 + 1e-6).all()
 
 
-def everything(by: Resampling, seed: int, cycle: int) -> tuple[list[int], np.ndarray]:
-    """Ordinals of all draws of a cycle in file order, and which repeat of its sample each is."""
-    draws = by.in_cycle(seed, cycle)
-    block = np.repeat(np.arange(by.view.num_blocks), draws.samples)
+def everything(by: Resampling, seed: int, pass_number: int) -> tuple[list[int], np.ndarray]:
+    """Ordinals of all draws of a pass in file order, and which repeat of its sample each is."""
+    draws = by.draw(seed, pass_number)
+    block = np.repeat(np.arange(by.subset.num_blocks), draws.samples)
     assert len(block) == by.draws
     row, repeat = draws.locate(block, np.concatenate([np.arange(count) for count in draws.samples]))
-    return (by.view.manifest.first_ordinal[block] + row).tolist(), repeat
+    return (by.subset.manifest.first_ordinal[block] + row).tolist(), repeat
 
 
 def test_frequencies_pass_a_chi_square_test() -> None:
-    """Over many cycles the counts fit the weights as independent draws would, or better; cycles differ."""
+    """Over many passes the counts fit the weights as independent draws would, or better; passes differ."""
     data = manifest([5, 3, 12])
     weights = np.random.default_rng(1).random(20) ** 3
-    by = Resampling.of(View.whole(data), Weights(weights), 30)
-    planner = WeightedPlanner(by, Order.resolve(by, batch=10, seed=3, window=30))
+    by = Resampling.of(Subset.whole(data), Weights(weights), 30)
+    planner = plan(by, Order.resolve(by, batch=10, seed=3, window=30))
     counts = np.zeros(20)
-    cycles = [
+    passes = [
         np.concatenate([planner.step_samples(e, s).ordinal for s in range(3)]) for e in range(200)
     ]
-    for ordinals in cycles:
+    for ordinals in passes:
         counts += np.bincount(ordinals, minlength=20)
-    expected = weights / weights.sum() * 30 * len(cycles)
+    expected = weights / weights.sum() * 30 * len(passes)
     assert (
         (counts - expected) ** 2 / expected
     ).sum() < 30.1  # 95 % of chi-square with 19 degrees of freedom
-    assert len({tuple(sorted(ordinals.tolist())) for ordinals in cycles}) > 10
-    assert len({tuple(ordinals.tolist()) for ordinals in cycles}) == len(cycles)
+    assert len({tuple(sorted(ordinals.tolist())) for ordinals in passes}) > 10
+    assert len({tuple(ordinals.tolist()) for ordinals in passes}) == len(passes)
 
 
 @settings(max_examples=25)
@@ -85,7 +88,7 @@ def test_frequencies_pass_a_chi_square_test() -> None:
 def test_any_ranks_and_any_step_give_the_same(
     case: tuple[Resampling, Weights], data: st.DataObject
 ) -> None:
-    """A global batch is what its ranks have, and a run of steps what its steps are; each draw once a cycle."""
+    """A global batch is what its ranks have, and a run of steps what its steps are; each draw once a pass."""
     by, _ = case
     batch = data.draw(st.integers(1, 8))
     lanes = data.draw(st.sampled_from([d for d in divisors(batch) if d <= by.draws]))
@@ -94,25 +97,25 @@ def test_any_ranks_and_any_step_give_the_same(
         by, batch=batch, partial=partial, seed=1, window=data.draw(st.integers(1, 20)), lanes=lanes
     )
     world_size = data.draw(st.sampled_from(divisors(batch)))
-    ranks = [WeightedPlanner(by, order, rank, world_size) for rank in range(world_size)]
-    whole = WeightedPlanner(by, order)
+    ranks = [plan(by, order, RankSlice(rank, world_size)) for rank in range(world_size)]
+    whole = plan(by, order)
     rows = []
-    for step in range(order.steps):
+    for step in range(whole.steps_per_epoch):
         together = global_batch([whole], 2, step)
         assert global_batch(ranks, 2, step) == together
         rows += [(block, row) for block, row, valid in together if valid]
-    first = by.view.manifest.first_ordinal
+    first = by.subset.manifest.first_ordinal
     assert Counter(first[block] + row for block, row in rows) == Counter(everything(by, 1, 2)[0])
     for samples in ranks[0].run(2, 0, 5):
         assert same(
-            samples, WeightedPlanner(by, order, 0, world_size).step_samples(2, samples.step)
+            samples, plan(by, order, RankSlice(0, world_size)).step_samples(2, samples.step)
         )
 
 
 def test_repeats_have_random_numbers_of_their_own() -> None:
-    """The first time a sample comes in a cycle has those that it would have anyway."""
-    by = Resampling.of(View.whole(manifest([2])), Weights(np.array([3.0, 1.0])), 8)
-    samples = WeightedPlanner(by, Order.resolve(by, batch=8, seed=3, window=8)).step_samples(1, 0)
+    """The first time a sample comes in a pass has those that it would have anyway."""
+    by = Resampling.of(Subset.whole(manifest([2])), Weights(np.array([3.0, 1.0])), 8)
+    samples = plan(by, Order.resolve(by, batch=8, seed=3, window=8)).step_samples(1, 0)
     passes = list(zip(samples.ordinal.tolist(), samples.passes.tolist(), strict=True))
     assert sorted(passes) == [(0, 1 + r * 2**40) for r in range(6)] + [
         (1, 1 + r * 2**40) for r in range(2)
@@ -121,8 +124,8 @@ def test_repeats_have_random_numbers_of_their_own() -> None:
 
 def test_a_great_many_draws_are_counted_exactly() -> None:
     """Though they are found by a quotient: as many as whole numbers say."""
-    view = View.whole(uniform(30, 1000, 100))
-    by = Resampling.of(view, Weights(np.random.default_rng(0).random(30_000)), 2**31 - 1)
+    subset = Subset.whole(uniform(30, 1000, 100))
+    by = Resampling.of(subset, Weights(np.random.default_rng(0).random(30_000)), 2**31 - 1)
     offset, length = 123_456_789_012, int(by.ends[-1])
     before = np.cumsum(by.times(offset)).astype(object)
     ends = by.ends.astype(object)
@@ -131,8 +134,8 @@ def test_a_great_many_draws_are_counted_exactly() -> None:
 
 
 def test_nothing_to_draw_by_is_refused() -> None:
-    view = View.whole(manifest([3]))
+    subset = Subset.whole(manifest([3]))
     with pytest.raises(ConfigError, match="the weights of 3 samples come to 0"):
-        Resampling.of(view, Weights(np.zeros(3)), None)
+        Resampling.of(subset, Weights(np.zeros(3)), None)
     with pytest.raises(ConfigError, match="are too many"):
-        Resampling.of(view, Weights(np.ones(3)), 2**31)
+        Resampling.of(subset, Weights(np.ones(3)), 2**31)

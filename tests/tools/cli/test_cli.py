@@ -72,7 +72,9 @@ def test_check_says_what_a_configuration_gives(run: Run, folder: Path) -> None:
     assert rows["data"] == [f"42 samples in 3 shards under {folder}/data/"]
     assert rows["blocks"][0].startswith("3, ")
     assert rows["fingerprint"] == [state["fingerprint"]]
-    assert rows["order"] == ["version 1, seed 3, windows of 48 samples (6 steps), 1 lane(s)"]
+    assert rows["order"] == [
+        "window, version 1: seed 3, windows of 48 samples (6 steps), 1 lane(s)"
+    ]
     assert rows["steps"] == ["5 per epoch, 8 samples each; partial drop, 2 samples dropped"]
     assert rows["reads"] == ["1.00 per block and epoch on 1 rank(s)"]
     fields = [" ".join(line.split()) for line in rows["first batch"]]
@@ -101,7 +103,7 @@ def test_a_mixture_is_shown_by_its_sources(run: Run, folder: Path) -> None:
         ["b", "15", "samples"],
     ]
     assert rows["order"][0].startswith(
-        "version 4, file order of 2 sources: a 2, b 1, until first; "
+        "mixed, version 1: file order of 2 sources: a 2, b 1, until first; "
     )
     assert rows["steps"] == ["9 per epoch, 3 samples each; partial drop"]
     assert len(printed_rows(run("index", "m.yaml"))["state"]) == 2

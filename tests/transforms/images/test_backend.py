@@ -73,9 +73,9 @@ def test_states_name_the_backend_and_resume_with_no_other(data: Dataset) -> None
         next(batches)
         state = loader.state_dict()
         expected = next(batches)["jpg"]
-    assert state["decode"] == PILLOW
+    assert state["image_backend"] == PILLOW
     with data.loader(workers=0) as loader:
-        assert loader.state_dict()["decode"] == TURBO
+        assert loader.state_dict()["image_backend"] == TURBO
         with pytest.raises(
             ri.StateError, match=r"make the loader with image_backend='pillow' to go on"
         ):

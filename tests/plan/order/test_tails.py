@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.batching import bounds, check_ranks, share
+from rayingest.plan.order.order import Lanes
+from rayingest.plan.order.tails import bounds, check_ranks
+from rayingest.plan.order.window import lane_rows
 from tests.support import plan_reference
 from tests.support.plan_cases import order, rules
 
@@ -49,24 +51,29 @@ def test_bounds_tile_the_rows(rows: int, world_size: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
+def rows_of(lanes: Lanes, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
+    """Lane, position and validity of a rank's rows of a step."""
+    begin, end = bounds(lanes.steps.rows_of(step), rank, world_size)
+    return list(lane_rows(lanes, step, np.arange(begin, end)))
+
+
 @settings(max_examples=60)
 @given(rules(), st.integers(1, 40))
-def test_shares_tile_every_step(case: plan_reference.Rules, world_size: int) -> None:
-    """The ranks' shares in a row are the one rank's; columns have their types, positions lie in their lanes."""
-    made = order(case)
-    for step in {0, made.steps // 2, made.steps - 1}:
-        whole = share(made, step, 0, 1)
-        shares = [share(made, step, rank, world_size) for rank in range(world_size)]
-        for name in ("lane", "position", "valid"):
-            assert np.array_equal(
-                np.concatenate([getattr(s, name) for s in shares]), getattr(whole, name)
-            )
-        assert whole.lane.dtype == whole.position.dtype == np.int64
-        assert whole.valid.dtype == np.bool_
-        assert (np.diff(whole.lane) >= 0).all()
-        assert (whole.position < made.lane_samples[whole.lane]).all()
-        assert [len(s) for s in shares] == [
-            e - b for b, e in (bounds(len(whole), r, world_size) for r in range(world_size))
+def test_ranks_rows_tile_every_step(case: plan_reference.Rules, world_size: int) -> None:
+    """The ranks' rows are those of one rank, in order; positions lie in their lanes."""
+    lanes = Lanes(order(case))
+    for step in {0, lanes.steps.count // 2, lanes.steps.count - 1}:
+        whole = rows_of(lanes, step)
+        ranks = [rows_of(lanes, step, rank, world_size) for rank in range(world_size)]
+        for column, parts in zip(whole, zip(*ranks, strict=True), strict=True):
+            assert np.array_equal(np.concatenate(parts), column)
+        lane, position, valid = whole
+        assert lane.dtype == position.dtype == np.int64
+        assert valid.dtype == np.bool_
+        assert (np.diff(lane) >= 0).all()
+        assert (position < lanes.samples[lane]).all()
+        assert [len(rows[0]) for rows in ranks] == [
+            e - b for b, e in (bounds(len(lane), r, world_size) for r in range(world_size))
         ]
 
 
@@ -74,12 +81,10 @@ def test_shares_tile_every_step(case: plan_reference.Rules, world_size: int) -> 
 @given(rules())
 def test_a_full_step_takes_the_same_stretch_of_every_lane(case: plan_reference.Rules) -> None:
     """Step s takes positions [s*b, (s+1)*b), every row valid."""
-    made = order(case)
-    for step in range(made.full_steps):
-        mine = share(made, step, 0, 1)
-        assert (
-            mine.position.reshape(made.lanes, -1).tolist()
-            == [list(range(step * made.lane_batch, (step + 1) * made.lane_batch))] * made.lanes
-        )
-        assert mine.lane.tolist() == sorted(list(range(made.lanes)) * made.lane_batch)
-        assert mine.valid.all()
+    lanes = Lanes(order(case))
+    for step in range(lanes.steps.full):
+        lane, position, valid = rows_of(lanes, step)
+        stretch = list(range(step * lanes.rows, (step + 1) * lanes.rows))
+        assert position.reshape(case.lanes, -1).tolist() == [stretch] * case.lanes
+        assert lane.tolist() == sorted(list(range(case.lanes)) * lanes.rows)
+        assert valid.all()
