@@ -58,10 +58,11 @@ def spans_of(manifest: Manifest, blocks: Iterable[int], source: int = 0) -> Span
 
 
 def heads_of(subset: Subset, source: int = 0, spread: bool = False) -> list[Head]:
-    """From which a schema is learnt: a function of the data alone, so that all ranks and runs learn the same.
+    """Return the blocks and samples to learn the schema from.
 
-    The first few blocks; with `spread`, behind them, some from all over the rest: where bad samples
-    are skipped, the first shard may hold nothing else.
+    A function of the data alone, so that all ranks and runs learn the same. These are the first few
+    blocks; with `spread`, some from all over the rest follow: if bad samples are skipped, the first
+    shard may have no good one.
     """
     blocks = np.flatnonzero(subset.samples)
     first, rest = blocks[:_LEARN_BLOCKS], blocks[_LEARN_BLOCKS:]
@@ -81,9 +82,9 @@ def _head(subset: Subset, block: np.ndarray, source: int, most: int) -> Head:
 
 @dataclass(frozen=True)
 class Stream(ABC):
-    """One rank's stream of batches: what is done, on which data, in which order.
+    """One rank's stream of batches: the work, on which data, in which order.
 
-    `flag_valid`: whether batches hold `__valid__`, because a row may be a repeat or a stand-in.
+    `flag_valid`: whether batches have `__valid__`, because a row may be a repeat or a replacement.
     """
 
     planner: Planner
@@ -273,7 +274,7 @@ class Stream(ABC):
 
 @dataclass(frozen=True)
 class ManifestStream(Stream):
-    """That of data whose blocks are known before any is read."""
+    """The stream of data whose blocks are known before any is read."""
 
     manifest: Manifest
 
@@ -304,7 +305,7 @@ class ManifestStream(Stream):
         return spans_of(self.manifest, blocks)
 
     def heads(self) -> list[Head]:
-        """Of each source its first block, of each its second, and so on."""
+        """Return the first block of each source, then the second of each, and so on."""
         each = [
             heads_of(subset, source, self.work.skip)
             for source, subset in enumerate(self.planner.subsets)

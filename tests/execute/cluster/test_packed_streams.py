@@ -240,7 +240,5 @@ def test_a_state_of_other_rows_is_refused(lines: str) -> None:
     state = run(packed(lines))[1][1]
     longer_rows = packed(lines).pack(32, "tokens").batch(6)
     for other in (packed(lines, cut=False), packed(lines, window=40), longer_rows):
-        with pytest.raises(
-            ri.StateError, match="bins: the state has 'cut at 16, windows of 60'"
-        ):
+        with pytest.raises(ri.StateError, match="bins: the state has 'cut at 16, windows of 60'"):
             run(other, state=state)
