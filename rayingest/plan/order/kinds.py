@@ -38,7 +38,7 @@ class OrderRequest:
 
 Build = Callable[[OrderRequest], Planner]
 
-_KINDS: dict[str, str | Build] = {
+KINDS: dict[str, str | Build] = {
     "window": "rayingest.plan.order.window",
     "weighted": "rayingest.plan.order.weighted",
     "sampler": "rayingest.plan.order.sampler",
@@ -50,17 +50,17 @@ _KINDS: dict[str, str | Build] = {
 """By name of the kind: the module whose `build` builds it, or the function itself."""
 
 
-def register(name: str, build: Build) -> None:
+def register_kind(name: str, build: Build) -> None:
     """Add an order kind. Raises ConfigError for a name that is taken by another function."""
-    if _KINDS.setdefault(name, build) is not build:
+    if KINDS.setdefault(name, build) is not build:
         raise ConfigError(f"order kind {name!r} is registered already: choose another name")
 
 
 def build(name: str, request: OrderRequest) -> Planner:
     """Return the planner of a kind. Raises ConfigError for an unknown kind, and what it raises."""
-    found = _KINDS.get(name)
+    found = KINDS.get(name)
     if found is None:
-        known = ", ".join(map(repr, sorted(_KINDS)))
+        known = ", ".join(map(repr, sorted(KINDS)))
         raise ConfigError(f"order kind {name!r} is not registered; registered are {known}")
     if isinstance(found, str):
         found = importlib.import_module(found).build

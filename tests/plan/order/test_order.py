@@ -8,8 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
+from rayingest.plan.order.interleave import LevelInterleave
 from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.mixed import resolve as resolve_mixture
+from rayingest.plan.order.mixed import source_order
+from rayingest.plan.order.mixture import Mixture
 from rayingest.plan.order.order import Lanes, Order
+from rayingest.plan.order.subset import Subset
 from tests.support import plan_reference
 from tests.support.plan_cases import manifest, order, rules, uniform
 
@@ -269,3 +274,29 @@ def test_defaults_are_always_possible(batch: int, samples: int, seed: int | None
     made = resolve(manifest([samples]), batch=batch, partial="pad", seed=seed)
     assert batch % made.lanes == 0
     assert Lanes(made).samples.min() >= 1
+
+
+def test_defaults_of_a_source_of_a_mixture_are_its_share() -> None:
+    """A quarter of the rows has a quarter of the 512 MiB, and lanes for a quarter of the batch."""
+    subset = Subset.whole(uniform(2_000, 1_000, 6_000))
+    order = source_order(subset, samples_per_step=64, share=0.25, seed=1)
+    assert order.lanes == order.batch == 64
+    assert order.window_steps == -(-(128 * MIB // 6_000) // 64)
+    assert source_order(subset, samples_per_step=64, share=0.25, seed=None).lanes == 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "seed", "expected"),
+    [((None, None), None, None), ((None, None), 7, None), ((3, None), None, 0), ((3, 4), 7, 7)],
+)
+def test_the_seed_of_a_mixture(
+    seeds: tuple[int | None, ...], seed: int | None, expected: int | None
+) -> None:
+    """That of its own shuffle where a source is shuffled, 0 without one; None in file order."""
+    subset = Subset.whole(manifest([10, 10]))
+    sources = [source_order(subset, samples_per_step=2, share=0.5, seed=own) for own in seeds]
+    mixture = Mixture(LevelInterleave({0: (1, 1)}), [20, 20])
+    order = resolve_mixture(mixture, sources, [0.5, 0.5], batch=4, partial="drop", seed=seed)
+    assert order.seed == expected
+    assert order.samples == 36
+    assert order.lanes == sum(source.lanes for source in sources)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order import keys, windows
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.order import EpochLength, Lanes, Order
 from tests.support import plan_reference
 from tests.support.plan_cases import (
     divisors,
@@ -434,3 +434,48 @@ def test_the_default_order_of_these_rules_is_what_was_asked_for() -> None:
     """The cases of these tests reach the planner with the lanes they name."""
     case = Rules((30, 30), 12, "drop", 0, 3, 24)
     assert order(case) == Order(60, 12, "drop", 0, 3, 2)
+
+
+# Exact values
+
+
+def test_a_window_expires_at_the_step_after_its_last() -> None:
+    """Two lanes of 12 samples, windows of 3 steps of 2 rows each; the second lane's first is cut."""
+    data = manifest([24])
+    planner = window_planner(data, Order.resolve(data, batch=4, seed=1, window=12, lanes=2))
+    assert Lanes(planner.order).first_window_cut.tolist() == [0, 1]
+    expires = [planner.step_samples(0, step).expires.tolist() for step in range(6)]
+    assert [rows[:2] for rows in expires] == [[3, 3]] * 3 + [[6, 6]] * 3
+    assert [rows[2:] for rows in expires] == [[2, 2]] * 2 + [[5, 5]] * 3 + [[6, 6]]
+    windows = [planner.step_samples(0, step).window_begin.tolist()[2] for step in range(6)]
+    assert windows == [12, 12, 16, 16, 16, 18]
+
+
+def test_a_block_in_file_order_expires_at_the_step_after_its_last_sample() -> None:
+    """Blocks of 3, 5 and 4 in batches of 4, counted in passes and in epochs of two passes."""
+    data = manifest([3, 5, 4])
+    order = Order.resolve(data, batch=4)
+    planner = window_planner(data, order)
+    assert [planner.step_samples(5, step).expires.tolist() for step in range(3)] == [
+        [1, 1, 1, 2],
+        [2, 2, 2, 2],
+        [3, 3, 3, 3],
+    ]
+    twice = window_planner(data, order, epoch_length=EpochLength(3, 6))
+    assert twice.step_samples(1, 3).expires.tolist() == [4, 4, 4, 5]
+    assert twice.step_samples(1, 3).pass_number == 3
+    samples = twice.step_samples(1, 3)
+    assert twice.replacement(samples, 0, 11) == (2, 3, 11, 6)
+    assert twice.replacement(samples, 0, 0) == (0, 0, 0, 4)
+
+
+def test_a_rank_without_rows_names_the_first_row_of_the_step() -> None:
+    """Of a full step and of a short tail."""
+    data = manifest([7])
+    order = Order.resolve(data, batch=2, partial="short")
+    first = window_planner(data, order, 0, 3, True)
+    assert first.step_samples(0, 1).rows == 0
+    assert first.step_samples(0, 1).ordinal.tolist() == [2]
+    assert first.step_samples(0, 3).rows == 0
+    assert first.step_samples(0, 3).ordinal.tolist() == [6]
+    assert first.run(0, 0, 3)[0].ordinal.tolist() == [0]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
+from rayingest.plan.order import subset
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.order import EpochLength, Lanes, Order
 from rayingest.plan.order.subset import Limit, Skip, Subset, Take, split_parts, subset_mark
@@ -205,3 +206,21 @@ def test_a_views_mark_is_short() -> None:
     assert subset_mark([]) == ""
     assert subset_mark([Skip(3), Take(5)]) == "skip(3), take(5)"
     assert len(subset_mark([Take(i) for i in range(1, 99)])) == 32
+
+
+def test_a_subset_of_many_parts_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordinals are chosen some blocks at a time; a larger block is a part of its own."""
+    whole = Subset.whole(manifest([3, 9, 1, 4, 2]))
+    asked: list[list[int]] = []
+
+    def odd(ordinal: np.ndarray) -> np.ndarray:
+        asked.append(ordinal.tolist())
+        return ordinal % 2 == 1
+
+    monkeypatch.setattr(subset, "_AT_ONCE", 5)
+    kept = whole.keep(odd)
+    assert asked == [[0, 1, 2], list(range(3, 12)), [12, 13, 14, 15, 16], [17, 18]]
+    assert ordinals(kept) == list(range(1, 19, 2))
+    assert kept.samples.tolist() == [1, 5, 0, 2, 1]
+    assert kept.total_bytes == 900
+    assert kept.nbytes.tolist() == [300, 900, 0, 400, 200]
