@@ -17,11 +17,6 @@ pytestmark = pytest.mark.source
 
 _USERS_FILES = {"train.py", "my_transforms.py"}
 """Names of the reader's own files."""
-_UNWRITTEN = {
-    "add_an_order.md",
-    "docs/add_an_order.md",
-}
-"""Pages and files that are named before they exist."""
 
 
 def resolves(name: str) -> bool:
@@ -45,7 +40,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     """A relative link names a file or folder of the project, and a heading of it."""
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if "://" in target or target in _UNWRITTEN:
+        if "://" in target:
             continue
         path, _, anchor = target.partition("#")
         other = (page.parent / path).resolve() if path else page
@@ -61,7 +56,7 @@ def test_named_files_exist(page: Path) -> None:
     for span in re.findall(r"`([^`\n]+)`", prose(page)):
         for path in re.findall(r"(?<![\w./{}*-])[\w./]+\.py\b", span):
             places = (page.parent / path, ROOT / path, ROOT / "rayingest" / path)
-            if path in _USERS_FILES | _UNWRITTEN:
+            if path in _USERS_FILES:
                 continue
             if not any(place.is_file() for place in places):
                 wrong.append(path)
