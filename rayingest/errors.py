@@ -75,7 +75,7 @@ class EndOfStreamError(IngestError):
 
 
 class StateError(IngestError):
-    """A saved state of other data, another order or another batch; the message lists differences."""
+    """A saved state of other data, another order or batch; the message lists differences."""
 
 
 class WorkerError(IngestError):

@@ -55,7 +55,9 @@ WORK += ("transforms.torch", "execute", "execute.unbounded")
 
 
 class Import(NamedTuple):
-    """A name that is imported, which may be a module, and when: at `import`, in a `call`, or for `types` alone."""
+    """A name that is imported, which may be a module, and when: at `import`, in a `call`, or for
+    `types` alone.
+    """
 
     name: str
     when: str
@@ -130,7 +132,9 @@ def in_parts(*parts: str) -> list[str]:
 
 
 def cycle(edges: dict[str, set[str]]) -> list[str]:
-    """Names in a ring of a directed graph, [] where there is none; a name's edge to itself counts for nothing."""
+    """Names in a ring of a directed graph, [] where there is none; a name's edge to itself counts
+    for nothing.
+    """
     try:
         TopologicalSorter({name: ends - {name} for name, ends in edges.items()}).prepare()
     except CycleError as error:
@@ -155,7 +159,8 @@ def load(names: list[str], without: list[str]) -> None:
 def test_imports_are_found_wherever_they_stand() -> None:
     """The reader of imports knows relative ones, lazy ones and those for type checkers."""
     source = (
-        "import a.b, c\nfrom . import d\nfrom .e import f\nfrom ..g import h\nfrom i import j as k\n"
+        "import a.b, c\nfrom . import d\nfrom .e import f\n"
+        "from ..g import h\nfrom i import j as k\n"
         "if TYPE_CHECKING:\n    import l\nelse:\n    import m\n"
         "try:\n    import n\nexcept ImportError:\n    pass\n"
         "class C:\n    import o\n    def p(self):\n        import q\n"

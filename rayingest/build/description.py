@@ -284,9 +284,9 @@ def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:
             there = one.fields if isinstance(one, Select) else None
     named: Iterable[str] = stage.fields.values() if isinstance(stage, Select) else ()
     named = stage.functions if isinstance(stage, Decode) else named
-    for field in named:
-        if there is not None and field not in there:
-            raise absent_field(type(stage).__name__.lower(), field, there)
+    for name in named:
+        if there is not None and name not in there:
+            raise absent_field(type(stage).__name__.lower(), name, there)
     added = (*stages, stage)
     Pipeline(added, 0)
     return added

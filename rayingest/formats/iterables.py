@@ -91,7 +91,10 @@ class _Iterables(Format):
             except DataError as error:
                 if LENGTHS in shard.options:
                     ends = begin + len(taken)
-                    reason = f"lengths gives {shard.size} samples, the iterable ends before sample {ends}"
+                    reason = (
+                        f"lengths gives {shard.size} samples, "
+                        f"the iterable ends before sample {ends}"
+                    )
                     raise shard.error(f"{reason}: correct lengths, or leave it out", ends) from None
                 raise error.with_reason(
                     f"{error.reason}; give another version= to count again"

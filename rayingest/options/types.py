@@ -195,8 +195,8 @@ FormatOptions = Annotated[
 Decoders = Annotated[
     int | tuple[int, int],
     option_type(
-        "a whole number of decoders (0: none, and no Ray), or (least, most) to start with the least "
-        "and add more",
+        "a whole number of decoders (0: none, and no Ray), or (least, most) to start with the "
+        "least and add more",
         _decoders,
     ),
 ]

@@ -1,4 +1,6 @@
-"""Configurations: what they stand for in the API, and that every mistake in one is told with its place."""
+"""Configurations: what they stand for in the API, and that every mistake in one is told with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_a_configuration_equals_the_calls_of_the_api(write: Write) -> None:
     """Each section does the same as the call of its name, defaults included."""
     path = write(
         """
-        read: {format: webdataset, urls: "data/*.tar", index: idx/, block_bytes: 1_000, strict: false, max_expansion: 9}
+        read:
+          {format: webdataset, urls: "data/*.tar", index: idx/, block_bytes: 1_000, strict: false,
+           max_expansion: 9}
         select: {image: png, label: cls}
         decode:
           image: [{Decode: L}, {Resize: [6, 8]}, {RandomResizedCrop: {size: 4, scale: [0.5, 1.0]}}]
@@ -118,7 +122,8 @@ def test_a_mixture_has_a_section_for_each_source(write: Write) -> None:
               sources:
                 web: {read: {format: json, urls: a.jsonl}, select: {x: y}, take: 9}
                 all:
-                  mix: {sources: {b: {read: {format: parquet, urls: b.parquet}, shuffle: {seed: 2}}}}
+                  mix:
+                    sources: {b: {read: {format: parquet, urls: b.parquet}, shuffle: {seed: 2}}}
               weights: {0: {web: 1, all: 0.5}, 100: {web: 1, all: 1}}
               until: all
             map: tests.api.test_config:jitter
@@ -180,7 +185,8 @@ def test_mistakes_in_a_source_are_reported_with_their_lines(write: Write) -> Non
     )
     assert "mix: weights: the weight of 'a' is missing" in refused(
         write(
-            "mix: {sources: {a: {read: {format: json, urls: a}}}, weights: {b: 1}}\nbatch: {size: 4}"
+            "mix: {sources: {a: {read: {format: json, urls: a}}}, weights: {b: 1}}\n"
+            "batch: {size: 4}"
         )
     )
 
@@ -229,8 +235,8 @@ def test_relative_paths_start_at_the_folder_of_load_config(
 def test_functions_can_be_given_arguments(write: Write) -> None:
     """A class gets them once, a function with every call; both can be pickled."""
     text = (
-        LEAST
-        + "map: [{tests.api.test_config:Scale: {factor: 3.0}}, {tests.api.test_config:jitter: {amount: 0}}]\n"
+        LEAST + "map: [{tests.api.test_config:Scale: {factor: 3.0}}, "
+        "{tests.api.test_config:jitter: {amount: 0}}]\n"
     )
     dataset = pickle.loads(pickle.dumps(ri.load_config(write(text)).dataset()))
     scale, jittered = (stage.fn for stage in description_of(dataset).stages)
@@ -400,7 +406,8 @@ def test_all_mistakes_are_reported_at_once(write: Write) -> None:
     """They come in the order of the file."""
     told = refused(
         write(
-            "raed: 1\nread: {format: json}\nbatch: {siz: 3}\nloader:\n  prefetch: -1\n  workers: x\n"
+            "raed: 1\nread: {format: json}\nbatch: {siz: 3}\n"
+            "loader:\n  prefetch: -1\n  workers: x\n"
         )
     )
     lines = told.splitlines()
@@ -457,8 +464,10 @@ def is_low(sample: dict[str, Any]) -> bool:
 def test_parts_of_the_data_and_their_lengths(write: Write) -> None:
     """The verbs run in the order length, where, filter, skip, take; mistakes have their lines."""
     path = write(
-        "read: {format: json, urls: a.jsonl}\nlength: n\nwhere: n > 1\nfilter: tests.api.test_config:is_low\nskip: 2\n"
-        "take: 7\nepoch: {passes: 2}\nshuffle: {}\nbatch: {size: 4, bucketed: true, pad: {x: {multiple_of: 8}}}\n"
+        "read: {format: json, urls: a.jsonl}\nlength: n\nwhere: n > 1\n"
+        "filter: tests.api.test_config:is_low\nskip: 2\n"
+        "take: 7\nepoch: {passes: 2}\nshuffle: {}\n"
+        "batch: {size: 4, bucketed: true, pad: {x: {multiple_of: 8}}}\n"
     )
     made = ri.load_config(path).dataset()
     data = (

@@ -1,4 +1,6 @@
-"""Loaders in the hands of frameworks that expect DataLoaders. Those that are not installed are skipped."""
+"""Loaders in the hands of frameworks that expect DataLoaders. Those that are not installed are
+skipped.
+"""
 
 from __future__ import annotations
 

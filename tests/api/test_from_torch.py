@@ -1,4 +1,6 @@
-"""Map-style PyTorch datasets: the batches that torch's DataLoader gives, and the promises of any other data."""
+"""Map-style PyTorch datasets: the batches that torch's DataLoader gives, and the promises of any
+other data.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,7 @@ def same(ours: list[list[Any]], theirs: list[list[Any]]) -> None:
 @pytest.mark.parametrize("drop", [True, False])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_give_the_data_loaders_batches(name: str, drop: bool) -> None:
-    """Three epochs are equal, with and without a short batch; the user's sampler stays as it was."""
+    """Three epochs are equal, with and without a short batch; the user's sampler is unchanged."""
     data = Pairs()
     mine = SAMPLERS[name](data)
     ours = ri.from_torch(data, sampler=mine).batch(8, partial="drop" if drop else "short")
@@ -265,7 +267,7 @@ def test_epochs_of_another_length_go_on_with_what_the_sampler_draws_next() -> No
 
 
 def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
-    """`take`, `skip` and `split` work, shuffled or not; `filter` is refused, for items are random."""
+    """`take`, `skip` and `split` work, shuffled or not; `filter` is refused: items are random."""
     data = ri.from_torch(Pairs())
     assert [i for step in run(data.skip(3).take(8).batch(4))[0] for i, _ in step] == list(
         range(3, 11)

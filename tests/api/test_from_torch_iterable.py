@@ -1,4 +1,6 @@
-"""Samples that have to be iterated: in the order of any other data, by whichever way their blocks are reached."""
+"""Samples that have to be iterated: in the order of any other data, by whichever way their blocks
+are reached.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ COUNT = sum(LENGTHS)
 
 
 class Counted:
-    """The samples of a shard, with a position; counts samples taken; `wrong`: error of the position."""
+    """The samples of a shard, with a position; counts samples taken; `wrong`: error of the
+    position.
+    """
 
     asked = 0
     wrong = 0
@@ -103,7 +107,7 @@ def test_a_sample_is_the_same_however_it_is_reached(block_bytes: int) -> None:
 def test_going_back_is_cheap_where_there_is_a_state_dict(
     factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks in reverse cost one pass, then a sample or two more each; a wrong state costs a pass."""
+    """Blocks in reverse cost a pass, then a sample or two each; a wrong state costs a pass."""
     monkeypatch.setattr(Counted, "asked", 0)
     data = iterable(factory, block_bytes=16 * 10, lengths=LENGTHS).batch(10)
     source = description_of(data).source.options["source"]

@@ -1,5 +1,6 @@
-"""Writes tests/data/huggingface with the library of that name: `pip install datasets pillow`, then, in the project's
-folder, `python -m tests.data.make_huggingface`. Three samples, as a folder of Arrow files and as Parquet.
+"""Writes tests/data/huggingface with the library of that name: `pip install datasets pillow`, then,
+in the project's folder, `python -m tests.data.make_huggingface`. Three samples, as a folder of
+Arrow files and as Parquet.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Writes tests/data/litdata with Lightning's own library: `pip install litdata`, then, in the project's folder,
-`python -m tests.data.make_litdata`. `samples` holds the samples that all formats' tests use, `kinds` two of every kind.
+"""Writes tests/data/litdata with Lightning's own library: `pip install litdata`, then, in the
+project's folder, `python -m tests.data.make_litdata`. `samples` holds the samples that all formats'
+tests use, `kinds` two of every kind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Writes tests/data/mds with MosaicML's own library: `pip install mosaicml-streaming`, then, in the project's folder,
-`python -m tests.data.make_mds`. `plain` and one folder per compression hold the samples that all formats' tests use,
-`encodings` two samples of every kind of value.
+"""Writes tests/data/mds with MosaicML's own library: `pip install mosaicml-streaming`, then, in the
+project's folder, `python -m tests.data.make_mds`. `plain` and one folder per compression hold the
+samples that all formats' tests use, `encodings` two samples of every kind of value.
 """
 
 from __future__ import annotations

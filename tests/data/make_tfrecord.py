@@ -1,5 +1,6 @@
-"""Writes tests/data/tfrecord with a library of its own: `pip install tfrecord`, then, in the project's folder,
-`python -m tests.data.make_tfrecord`. `samples` holds the samples that all formats' tests use.
+"""Writes tests/data/tfrecord with a library of its own: `pip install tfrecord`, then, in the
+project's folder, `python -m tests.data.make_tfrecord`. `samples` holds the samples that all
+formats' tests use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The transforms of docs/add_a_transform.md work as the page says: by `.decode`, and in a configuration."""
+"""The transforms of docs/add_a_transform.md work as the page says: by `.decode`, and in a
+configuration.
+"""
 
 from __future__ import annotations
 

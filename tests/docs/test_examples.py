@@ -32,7 +32,7 @@ def run(page: Path, block: Block, names: dict[str, Any]) -> None:
 
 
 def named_files(page: Path) -> dict[str, str]:
-    """The files that the page shows as YAML, by the name in their first line; `train.yaml` if none."""
+    """The YAML files of the page, by the name in their first line; `train.yaml` if none."""
     files = {}
     for block in blocks(page, "yaml"):
         if block.word != "fragment":
@@ -49,7 +49,7 @@ def test_the_examples_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A page's Python and commands, in order, in an empty folder; what a comment says is printed."""
+    """A page's Python and commands, in order, in an empty folder; comments give the output."""
     monkeypatch.chdir(tmp_path)
     if "ray" in needs(page):
         cluster = request.getfixturevalue("cluster")

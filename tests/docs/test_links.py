@@ -65,7 +65,9 @@ def test_named_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_dotted_names_resolve(page: Path) -> None:
-    """`rayingest.a.b` is a module or a name in one, `ri.name` is public; `python -m` names a module."""
+    """`rayingest.a.b` is a module or a name in one, `ri.name` is public; `python -m` names a
+    module.
+    """
     text = page.read_text()
     names = set(re.findall(r"(?<![\w./-])rayingest(?:\.[A-Za-z_]\w*)+", text))
     assert [name for name in sorted(names) if not resolves(name)] == []

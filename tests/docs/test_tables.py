@@ -38,7 +38,9 @@ def test_the_table_of_extensions_is_the_codes() -> None:
 
 
 def test_the_table_of_formats_is_the_codes() -> None:
-    """docs/formats.md has a row for every reader, with the ends of names that a folder's files have."""
+    """docs/formats.md has a row for every reader, with the ends of names that a folder's files
+    have.
+    """
     lines = (ROOT / "docs/formats.md").read_text().partition("## Cost")[0].splitlines()
     rows = {
         line.split("`")[1].removeprefix("read_"): line

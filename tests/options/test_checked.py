@@ -1,4 +1,4 @@
-"""Every wrong option of a public call is one error with its name, its value and the allowed ones."""
+"""Every wrong option of a public call is one error with its name, value and the allowed ones."""
 
 from __future__ import annotations
 

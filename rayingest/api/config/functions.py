@@ -90,7 +90,8 @@ def _find(name: str, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes) -> 
             names = f"{', '.join(known)}; " if known else ""
             mistakes.add(
                 loc,
-                f"{name!r} is unknown; choose {names}or write package.module:name{suggest(name, known)}",
+                f"{name!r} is unknown; choose {names}or write package.module:name"
+                f"{suggest(name, known)}",
             )
         return known.get(name)
     if os.getcwd() not in sys.path:  # noqa: PTH109
@@ -109,7 +110,8 @@ def _find(name: str, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes) -> 
     if not callable(found):
         mistakes.add(
             loc,
-            f"{name!r} is a {type(found).__name__}, which is not callable; name a function or a class",
+            f"{name!r} is a {type(found).__name__}, which is not callable; "
+            "name a function or a class",
         )
         return None
     return found

@@ -67,7 +67,7 @@ def check_section(
 
 
 def _explain(model: type[BaseModel], data: Any, details: Any) -> tuple[Loc, str, str]:
-    """Return the place in the data that pydantic's error is about, the value there, and a message."""
+    """Return the place in the data of pydantic's error, the value there, and a message."""
     loc: Loc = details["loc"]
     if details["type"] == "extra_forbidden":
         return loc, "", unknown_key(str(loc[-1]), _fields_at(model, loc[:-1]))

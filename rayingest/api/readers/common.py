@@ -67,7 +67,7 @@ READERS: dict[str, Callable[..., Dataset]] = {}
 
 
 def reader(call: Reader) -> Reader:
-    """Make a reader of `read_<name>(urls, *, its own options, **shared)`, for configurations too."""
+    """Make a reader from `read_<name>(urls, *, its own options, **shared)`, also for YAML."""
     READERS[call.__name__.removeprefix("read_")] = wrapper = with_read_options(call)
     return wrapper
 

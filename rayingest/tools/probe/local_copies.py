@@ -99,8 +99,8 @@ def _copy(dataset: OneSource, folder: Path, limit: int) -> OneSource:
     for files in _shards(dataset, listing):
         if not files or any(nbytes < 0 for _, nbytes in files):
             raise ConfigError(
-                f"data of the format {dataset.source.format_name} does not consist of files that can be "
-                "copied one by one"
+                f"data of the format {dataset.source.format_name} does not consist of files "
+                "that can be copied one by one"
             )
         nbytes = sum(nbytes for _, nbytes in files)
         if chosen and size + nbytes > limit:
