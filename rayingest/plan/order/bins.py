@@ -26,7 +26,7 @@ class Bins:
 
     @classmethod
     def of_whole(cls, bin_of: np.ndarray, sample: np.ndarray, lengths: np.ndarray) -> Bins:
-        """Return bins of whole samples, each in one bin; samples of a bin are in ascending order."""
+        """Return bins of whole samples; those of a bin are in ascending order."""
         in_order = np.lexsort((sample, bin_of))
         ordered, bin_of = sample[in_order], bin_of[in_order]
         begins = np.searchsorted(bin_of, np.arange(bin_of[-1] + 2 if len(bin_of) else 1))

@@ -27,10 +27,10 @@ NEVER = 1 << 62
 
 
 class Interleave(Protocol):
-    """Which source fills which row, from 0 on without end; a source's rows are numbered from 0 on."""
+    """Which source fills which row; rows, and the rows of a source, are numbered from 0."""
 
     def at(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sources of rows `begin` to `end`, and each row's number in its source; int64."""
+        """Return the source of rows `begin` to `end`, and each row's number in it; int64."""
 
     def row(self, source: int, number: np.ndarray) -> np.ndarray:
         """Return the rows of these numbers of a source, `NEVER` where there is none; int64."""
@@ -107,7 +107,7 @@ class _Stretch:
 
 
 class LevelInterleave:
-    """Interleave by weights: `weights` has the counts of each source by the row from which on they hold.
+    """Interleave by weights: counts of each source, by the first row for which they hold.
 
     After any number of rows each source has had its exact share of them within less than one. Where
     weights change, a source keeps the part of a row that it lacks; with changes that follow each
@@ -210,7 +210,7 @@ def _level(
         while waiting and waiting[0][0] <= len(table):
             source = heapq.heappop(waiting)[1]
             heapq.heappush(ready, (due(source), source))
-        # No source may have the row where one that has no weight now is behind: then the first does.
+        # No source may have the row if one without any weight now is behind: take the first.
         source = heapq.heappop(ready or waiting)[1]
         table.append(source)
         had[source] += 1

@@ -1,7 +1,8 @@
 """Keyed hashes and permutations: all randomness of the order, as random access.
 
-SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) is the only mixer. There are no
-streams and no state: entry i of anything is computed from i and a key. Integers stand for unsigned 64-bit words.
+SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) is the only
+mixer. There are no streams and no state: entry i of anything is computed from i and a key. Integers
+stand for unsigned 64-bit words.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MIX_A, _MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _ROUNDS = 6
 MAX_SORTED = 65_536
-"""Up to here a permutation is a sort of keyed hashes; above, where sorting costs too much, a Feistel network."""
+"""Up to this size a permutation is a sort of keyed hashes; above, sorting costs too much, and it is
+a Feistel network."""
 
 
 def mix64(word: int) -> int:
-    """SplitMix64's finaliser of one word: a bijection on 64-bit words."""
+    """Mix one word by SplitMix64's finaliser, a bijection on 64-bit words."""
     word = ((word ^ (word >> 30)) * _MIX_A) & _WORD
     word = ((word ^ (word >> 27)) * _MIX_B) & _WORD
     return word ^ (word >> 31)
 
 
 def mix64_array(words: np.ndarray) -> np.ndarray:
-    """`mix64` of every entry of a uint64 array."""
+    """Return `mix64` of every entry of a uint64 array."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX_A)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX_B)
     return words ^ (words >> np.uint64(31))
@@ -42,7 +44,7 @@ def _tag(domain: str) -> int:
 
 
 def fold(domain: str, *parts: int) -> int:
-    """A key made of integers (taken modulo 2**64), different in every domain."""
+    """Return a key made of integers (taken modulo 2**64), different in every domain."""
     word = _tag(domain)
     for part in parts:
         word = mix64((word + _GAMMA) & _WORD ^ mix64(part & _WORD))
@@ -50,27 +52,30 @@ def fold(domain: str, *parts: int) -> int:
 
 
 def hashes(count: int, key: int) -> np.ndarray:
-    """uint64[count]: distinct keyed hashes of 0..count-1 (the outputs of SplitMix64 seeded with the key)."""
+    """Return distinct keyed hashes of 0 to count - 1; uint64[count].
+
+    They are the outputs of SplitMix64 seeded with the key.
+    """
     return hashes_at(np.arange(count), np.uint64(key))
 
 
 def hashes_at(index: np.ndarray, keys: np.ndarray | np.uint64) -> np.ndarray:
-    """uint64: entry `index` (0 or more) of `hashes` with a key, or with a key for each."""
+    """Return entries `index` (0 or more) of `hashes` with a key, or with a key for each; uint64."""
     return mix64_array(keys + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA))
 
 
 def permutation(n: int, key: int) -> np.ndarray:
-    """int64[n]: the whole of `permute`'s bijection."""
+    """Return the whole of `permute`'s bijection; int64[n]."""
     if n <= MAX_SORTED:
         return np.argsort(hashes(n, key)).astype(np.int64, copy=False)
     return _feistel(np.arange(n, dtype=np.int64), np.array([n]), np.array([key], np.uint64))
 
 
 def permute(i: int | np.ndarray, n: int | np.ndarray, key: int | np.ndarray) -> np.ndarray:
-    """Where a keyed bijection on [0, n) sends i.
+    """Return where a keyed bijection on [0, n) sends i.
 
-    `i`, `n` and `key` are one integer or an array each, and broadcast; the result is int64 of their common shape.
-    Raises IndexError where an i is outside its [0, n).
+    `i`, `n` and `key` are one integer or an array each, and broadcast; the result is int64 of their
+    common shape. Raises IndexError for an i outside its [0, n).
     """
     index, sizes, keys = np.broadcast_arrays(
         np.asarray(i, np.int64), np.asarray(n, np.int64), np.asarray(key, np.uint64)
@@ -92,7 +97,9 @@ def permute(i: int | np.ndarray, n: int | np.ndarray, key: int | np.ndarray) -> 
 
 
 def _feistel(index: np.ndarray, n: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Balanced Feistel networks on the smallest even number of bits that holds n, walking cycles back into [0, n).
+    """Apply balanced Feistel networks on the smallest even number of bits that holds n.
+
+    A result outside [0, n) is sent on until it is inside.
 
     `n` and `keys` have one entry, or one for each of `index`.
     """
@@ -129,12 +136,12 @@ def _feistel(index: np.ndarray, n: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def _ranks(n: np.ndarray) -> np.ndarray:
-    """For each entry, its place among the distinct entries."""
+    """Return each entry's rank among the distinct entries."""
     return np.unique(n, return_inverse=True)[1]
 
 
 class _Key(np.random.bit_generator.ISeedSequence):
-    """A key given as it is: building a bit generator from it costs a fifth of `Philox(key=...)`."""
+    """A key as a seed sequence: a bit generator from it costs a fifth of `Philox(key=...)`."""
 
     def __init__(self, words: np.ndarray) -> None:
         self._words = words
@@ -144,9 +151,10 @@ class _Key(np.random.bit_generator.ISeedSequence):
 
 
 def generator(seed: int, epoch: int, source: int, ordinal: int, stage: int) -> np.random.Generator:
-    """The random numbers of one stage for one sample: the same wherever and however often the sample is decoded.
+    """Return the random numbers of one stage for one sample.
 
-    A Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with a 128-bit key of the parts.
+    They are the same wherever and however often the sample is decoded: a Philox (Salmon et al.,
+    "Parallel random numbers: as easy as 1, 2, 3", 2011) with a 128-bit key of the parts.
     """
     word = fold("augment", seed, epoch, source, ordinal, stage)
     key: Any = _Key(

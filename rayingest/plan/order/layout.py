@@ -1,6 +1,7 @@
 """The layout of packed rows: which piece of which sample lies where.
 
-Owns the arithmetic that decoders and the planner share, in places of the rows laid behind one another.
+Owns the arithmetic that decoders and the planner share. Positions count values in all rows laid
+end to end.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layout:
-    """`rows` packed rows of `length` each, and the pieces that lie in them, row after row, in the order of the row.
+    """`rows` packed rows of `length` each, and the pieces in them, row after row, in order.
 
-    A piece is what lies from `begin` to `end` in sample number `sample` of the step's; it is in row `row`. All int64,
-    one entry a piece. `valid` (bool[rows]): rows that are not repeat others.
+    A piece is the part from `begin` to `end` of the step's sample number `sample`; it is in row
+    `row`. All int64, one entry a piece. `valid` (bool[rows]): False for rows that repeat others.
     """
 
     length: int
@@ -34,7 +35,7 @@ class Layout:
 
     @cached_property
     def places(self) -> np.ndarray:
-        """int64: where each piece begins in the rows laid behind one another."""
+        """int64: the position where each piece begins."""
         size = self.end - self.begin
         before = np.cumsum(size) - size
         first = np.searchsorted(self.row, self.row)
@@ -42,7 +43,9 @@ class Layout:
 
     @cached_property
     def segments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each segment begins, and the last ends, and the number of its piece, -1 for what is left of a row.
+        """The position where each segment begins, and the last ends, and the number of its piece.
+
+        A segment is a piece, or the rest of a row, whose number is -1.
 
         int64[segments + 1] and int64[segments].
         """

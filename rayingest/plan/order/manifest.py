@@ -1,8 +1,8 @@
-"""The manifest: which shards there are, and the blocks that each is cut into.
+"""The manifest: the shards of a data set, and the blocks that each is cut into.
 
-A block is the smallest thing a reader fetches, and parses on its own. The manifest is a handful of arrays, so that a
-million blocks cost tens of megabytes and no Python objects. It owns no I/O: `formats.indexing` makes it, `storage`
-keeps it.
+A block is the smallest unit that a reader fetches, and parses on its own. The manifest is a handful
+of arrays, so that a million blocks cost tens of megabytes and no Python objects. It owns no I/O:
+`formats.indexing` builds it, `storage` caches it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_BLOCK_SAMPLES = 1024
 class ShardBlocks:
     """The blocks of one shard, in file order: four int64 arrays of one length.
 
-    `begin` and `end` are in the format's own units, `samples` counts each block's samples (at least 1), `nbytes` is
-    what its undecoded samples take in memory.
+    `begin` and `end` are in the format's own units, `samples` counts each block's samples (at least
+    1), `nbytes` is the memory of its undecoded samples.
     """
 
     begin: np.ndarray
@@ -37,7 +37,7 @@ class ShardBlocks:
         return len(self.begin)
 
     def coarser(self) -> ShardBlocks:
-        """The same samples in half as many blocks: neighbours joined in pairs."""
+        """Return the same samples in half as many blocks: neighbours joined in pairs."""
         firsts = np.arange(0, len(self), 2)
         lasts = np.minimum(firsts + 1, len(self) - 1)
         if not len(self):
@@ -50,18 +50,8 @@ class ShardBlocks:
         )
 
 
-class Counts(Protocol):
-    """Blocks, and how many samples each has: all that an epoch's sequence asks of its data."""
-
-    @property
-    def num_blocks(self) -> int: ...
-
-    @property
-    def samples(self) -> np.ndarray: ...
-
-
 class Population(Protocol):
-    """How many samples there are, and their bytes: all that an order asks of its data, as of a manifest or a view."""
+    """The number of samples and their bytes: what the defaults of an order depend on."""
 
     @property
     def num_samples(self) -> int: ...
@@ -77,9 +67,10 @@ class Population(Protocol):
 class Manifest:
     """Shards and blocks of one data set.
 
-    `root` + `paths[i]` is the URL of shard i; `sizes[i]` its bytes and `marks[i]` its etag or modification time, used
-    only to notice change. `shard`, `begin`, `end`, `samples`, `nbytes` have one entry a block, blocks of a shard
-    together and in file order. A sample's ordinal is its place in that order.
+    `root` + `paths[i]` is the URL of shard i; `sizes[i]` its bytes and `marks[i]` its etag or
+    modification time, used only to notice change. `shard`, `begin`, `end`, `samples`, `nbytes` have
+    one entry a block, blocks of a shard together and in file order. A sample's ordinal is its
+    number in that order.
     """
 
     root: str = field(repr=False)  # these may have credentials in them
@@ -102,7 +93,10 @@ class Manifest:
         blocks: Sequence[ShardBlocks],
         max_blocks: int = MAX_BLOCKS,
     ) -> Manifest:
-        """One manifest of the shards' blocks, joined in pairs until there are at most `max_blocks` or nothing joins."""
+        """Return the manifest of the shards' blocks, joined in pairs down to `max_blocks`.
+
+        More are left if every shard is one block.
+        """
         blocks = list(blocks)
         while sum(map(len, blocks)) > max_blocks and any(len(b) > 1 for b in blocks):
             blocks = [b.coarser() for b in blocks]
@@ -147,16 +141,19 @@ class Manifest:
         return self.root + self.paths[shard]
 
     def source_of(self, shard: int) -> int:
-        """The number of the source that the shard is of, where several are read together."""
+        """Return the number of the shard's source among those that are read together."""
         return 0
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits of relative paths, sizes and blocks: equal for a copy of the data elsewhere."""
+        """16 hex digits of relative paths, sizes and blocks: equal for a copy of the data
+        elsewhere.
+        """
         digest = hashlib.blake2b(digest_size=8)
         digest.update(
+            # What follows the question mark differs between signed URLs of one file.
             "\0".join(path.partition("?")[0] for path in self.paths).encode()
-        )  # signed URLs differ there
+        )
         for array in (self.sizes, self.shard, self.begin, self.end, self.samples, self.nbytes):
             digest.update(np.ascontiguousarray(array, "<i8").tobytes())
         return digest.hexdigest()
@@ -164,13 +161,13 @@ class Manifest:
 
 @dataclass(frozen=True, eq=False)
 class JoinedManifest(Manifest):
-    """Several manifests, `parts`, side by side: shards and blocks of the first, then those of the next, and so on."""
+    """Several manifests, `parts`, side by side: shards and blocks of the first, then the next."""
 
     parts: tuple[Manifest, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, parts: Sequence[Manifest]) -> JoinedManifest:
-        """These side by side."""
+        """Join manifests side by side."""
         shards = np.cumsum([0, *(len(part.paths) for part in parts)])
         shard = [part.shard + first for part, first in zip(parts, shards[:-1], strict=True)]
 
@@ -192,7 +189,7 @@ class JoinedManifest(Manifest):
 
     @cached_property
     def first_block(self) -> list[int]:
-        """Where each part's blocks begin, and the last ends."""
+        """The first block of each part, and the end of the last part."""
         return [0, *np.cumsum([part.num_blocks for part in self.parts]).tolist()]
 
     @cached_property

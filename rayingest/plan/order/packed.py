@@ -1,4 +1,4 @@
-"""Kinds "packed" and "budgeted": samples put together by length, in rows or batches of limited size.
+"""Kinds "packed" and "budgeted": samples put together by length, in rows or batches.
 
 Owns the pass as a row of bins. The pass's sequence of samples is cut into windows of about equal
 size; those of a window are permuted by key and packed, as a function of their lengths; bins that
@@ -279,7 +279,10 @@ def plan(
 
 
 def build(request: OrderRequest) -> Planner:
-    """Return the planner of a request with a `packing`, or with `max_tokens`. Raises ConfigError."""
+    """Return the planner of a request with a `packing`, or with `max_tokens`.
+
+    Raises ConfigError.
+    """
     assert request.lengths is not None
     parameters, options = dict(request.parameters), request.options
     packer: Packer

@@ -69,7 +69,7 @@ def _cut(lengths: np.ndarray, limit: int) -> Bins:
 
 
 def _best_fit(lengths: np.ndarray, limit: int) -> Bins:
-    """Rows are numbered as they are begun; in a row, samples are in the order in which they came."""
+    """Rows are numbered as they are begun; samples of a row are in ascending order."""
     longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")[
         : np.count_nonzero(lengths)
     ]

@@ -1,12 +1,12 @@
-"""Stand-ins: which sample takes the place of one that cannot be used. A pure function of the plan.
+"""Choose the samples that replace bad ones: a pure function of the plan.
 
-A bad sample's candidates are the samples of its own window in a keyed order: one that is 8 to 15 places behind it in
-the epoch's sequence, one 16 to 31, and so on, round the window's end; then all others, in keyed strides. So the first
-are in blocks that are needed at about the same time, and a damaged stretch of any length is soon left behind. The
-stand-in is the first candidate that is good: neither ranks nor workers, nor when something is found to be bad, have any
-part in it.
+The candidates for a bad sample are the samples of its own window in a keyed order: one that is 8 to
+15 positions after it in the pass's sequence, one 16 to 31, and so on, round the end of the window;
+then all others, in keyed strides. So the first candidates are in blocks that are needed at about
+the same time, and a damaged stretch of any length is soon left behind. The replacement is the first
+good candidate, whatever ranks, workers or timing are.
 
-Owns that order, and what has become of one step's rows. What is bad is found by those who read and decode.
+Owns that order, and the state of one step's rows. Readers and decoders find the bad samples.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from rayingest.plan.order.step_samples import StepSamples
 
 MOST_CANDIDATES = 256
 MOST_TRIES = 64
-"""So many candidates of one sample are looked at, and so many of them may turn out bad when they are decoded. That the
-next would be good is then not to be expected.
+"""At most this many candidates of one sample are looked at, and at most this many are decoded and
+found bad: the next one is then not likely to be good.
 """
 _NEAREST = 8
 
 Candidate = tuple[int, int, int, int]
-"""Block, row in the block, ordinal, and the first step of the epoch at which nothing of the block is left to take."""
+"""Block, row in the block, ordinal, and `expires` as in `StepSamples`."""
 
 
 def distances(size: int, key: int) -> Iterator[int]:
-    """How far behind a sample its candidates are, in order, in a window of `size` samples. Every other one occurs."""
+    """Yield how far after a sample its candidates are, in a window of `size` samples.
+
+    Every other sample of the window occurs.
+    """
     span = _NEAREST
     while 2 * span <= size:
         yield span + fold("distance", key, span) % span
@@ -48,7 +51,7 @@ def distances(size: int, key: int) -> Iterator[int]:
 
 
 def candidates(planner: Planner, samples: StepSamples, row: int) -> Iterator[Candidate]:
-    """The candidates for the place of a row's sample, in order."""
+    """Yield the candidates that may replace a row's sample, in order."""
     begin, end = int(samples.window_begin[row]), int(samples.window_end[row])
     key = fold("stand-in", planner.order.seed or 0, samples.pass_number, int(samples.ordinal[row]))
     for distance in distances(end - begin, key):
@@ -58,8 +61,9 @@ def candidates(planner: Planner, samples: StepSamples, row: int) -> Iterator[Can
 
 @dataclass(frozen=True)
 class Known:
-    """What has been found so far: what is wrong with blocks that cannot be read, by number, and with samples that ended
-    their workers, by ordinal.
+    """The errors found so far.
+
+    `broken`: of unreadable blocks, by number. `deadly`: of samples that end workers, by ordinal.
     """
 
     broken: dict[int, DataError] = field(default_factory=dict)
@@ -67,10 +71,11 @@ class Known:
 
 
 class FilledStep:
-    """A step's rows while stand-ins take the places of bad samples.
+    """A step's rows while replacements take the places of bad samples.
 
-    `own` are the plan's samples, `samples` those to use now: stand-ins are in them, flagged as not valid. `errors` has
-    what is wrong with the own sample of each row that has a stand-in. The steps of a stream share what is `known`.
+    `own` are the plan's samples. `samples` are those to use now: replacements are among them, not
+    `valid`. `errors` has, by row, what is wrong with the own sample of each replaced row. The steps
+    of a stream share what is `known`.
     """
 
     def __init__(self, planner: Planner, own: StepSamples, known: Known) -> None:
@@ -86,7 +91,7 @@ class FilledStep:
 
     @property
     def deadly(self) -> tuple[int, ...]:
-        """Rows whose samples have ended workers; they are tried all the same: nothing hangs on what is known."""
+        """Rows whose samples have ended workers; they are tried all the same."""
         deadly = self._known.deadly
         return (
             tuple(np.flatnonzero(np.isin(self.samples.ordinal, list(deadly))).tolist())
@@ -95,10 +100,9 @@ class FilledStep:
         )
 
     def fill(self, row: int, error: DataError, unreadable: bool = False) -> int | DataError:
-        """The sample that a row has now is bad, or (`unreadable`) its block: the next candidate takes its place.
+        """Replace a row's sample, which is bad, or (`unreadable`) its block, by the next candidate.
 
-        Returns the first step of the epoch at which nothing of the candidate's block is left to take, or the error
-        where there is no candidate.
+        Returns the candidate's `expires`, or the error if no candidate is left.
         """
         tried = self._tried.get(row, 0)
         if unreadable:
@@ -118,8 +122,9 @@ class FilledStep:
                     self._put(row, candidate)
                     return candidate[-1]
         return DataError(
-            f"{self.errors[row].reason}; and no good sample of its window was found to stand in for it: {tried} were "
-            f"bad, others cannot be read or there are no more; lastly: {error.reason}"
+            f"{self.errors[row].reason}; and no good sample of its window was found to replace it: "
+            f"{tried} were bad, others cannot be read or there are no more; "
+            f"lastly: {error.reason}"
         )
 
     def _put(self, row: int, candidate: Candidate) -> None:

@@ -58,7 +58,7 @@ class SamplerPass:
 
 
 class SamplerPasses:
-    """The passes of a sampler over `samples` samples, `batch` of them a step (None: its own batches).
+    """The passes of a sampler over `samples` samples, in steps of `batch` or its own batches.
 
     The two passes used last are kept. Raises ConfigError for indices outside the data.
     """

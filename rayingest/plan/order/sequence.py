@@ -51,7 +51,7 @@ class Sequence(Protocol):
 
 
 class PassSequence:
-    """The sequence of one pass over blocks with these numbers of `samples`; file order if no seed."""
+    """The sequence of one pass over blocks of `samples` samples each; file order without a seed."""
 
     def __init__(self, samples: np.ndarray, seed: int | None, pass_number: int) -> None:
         total = int(samples.sum())

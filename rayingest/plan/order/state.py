@@ -109,7 +109,7 @@ class StateCodec:
 
 
 def _differences(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words each entry of the identity that a state has otherwise, or that only one has."""
+    """Yield in words each entry that a state has otherwise, or that only one of both has."""
     for name, value in identity.items():
         found = state.get(name)
         if isinstance(value, Mapping) and isinstance(found, Mapping):

@@ -1,8 +1,9 @@
-"""A subset: which samples of a manifest there are for an order, and where each lies.
+"""Choose the samples of a manifest that take part in an order.
 
-Owns the limits that leave samples out: the first so many, all but those, a part by keyed hash, those that a mask names.
-They are about samples in file order, whatever order they are then put in. An order over a subset is the order over a
-manifest of blocks with so many samples each; ordinals stay those of the whole manifest.
+Owns the limits that leave samples out: the first N, all but the first N, a part by keyed hash, or
+those that a mask names. Limits are about samples in file order, whatever the order is. An order over a
+subset is the order over a manifest with as many samples in each block; ordinals stay those of the
+whole manifest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SHOWN = 160
 
 
 class Limit(Protocol):
-    """What leaves samples out. Its text names it, in errors and in states."""
+    """A rule that leaves samples out. Its text names it, in errors and in states."""
 
     def apply(self, subset: Subset) -> Subset: ...
 
@@ -35,8 +36,9 @@ class Limit(Protocol):
 class Subset:
     """Some of the manifest's samples, in file order.
 
-    `samples` counts each block's (int64[num_blocks]). Where `rows` is None they are rows in a row, from `first` of each
-    block on; else `rows` has the row in its block of every sample, block after block, in the smallest unsigned type.
+    `samples` counts each block's (int64[num_blocks]). If `rows` is None they are consecutive rows,
+    from `first` of each block on; else `rows` has the row in its block of every sample, block after
+    block, in the smallest unsigned type.
     """
 
     manifest: Manifest
@@ -46,11 +48,11 @@ class Subset:
 
     @classmethod
     def whole(cls, manifest: Manifest) -> Subset:
-        """All samples."""
+        """Return all samples of a manifest."""
         return cls(manifest, manifest.samples, np.zeros_like(manifest.samples))
 
     def through(self, limits: Iterable[Limit]) -> Subset:
-        """The subset after these limits, one after the other. ConfigError for one that leaves nothing."""
+        """Apply limits, one after the other. Raises ConfigError for one that leaves nothing."""
         subset = self
         for limit in limits:
             limited = limit.apply(subset)
@@ -69,38 +71,41 @@ class Subset:
 
     @cached_property
     def nbytes(self) -> np.ndarray:
-        """int64[num_blocks]: undecoded bytes of each block that has samples here, as it is read whole; else 0."""
+        """int64[num_blocks]: undecoded bytes of each block that is read, and read whole; else 0."""
         return np.where(self.samples > 0, self.manifest.nbytes, 0)
 
     @cached_property
     def total_bytes(self) -> int:
-        """Undecoded bytes of the samples, as far as blocks tell."""
+        """Undecoded bytes of the samples, their share of each block's."""
         return int((self.manifest.nbytes * self.samples // self.manifest.samples).sum())
 
     @cached_property
     def first_position(self) -> np.ndarray:
-        """int64[num_blocks]: how many samples of the subset lie before each block."""
+        """int64[num_blocks]: the number of samples of the subset before each block."""
         return np.asarray(np.cumsum(self.samples) - self.samples)
 
     def row(self, block: np.ndarray, nth: np.ndarray) -> np.ndarray:
-        """The row in its block of the nth sample that the subset has of it; int64."""
+        """Return the row in its block of the nth sample that the subset has of the block; int64."""
         if self.rows is None:
             return np.asarray(self.first[block] + nth)
         return self.rows[self.first_position[block] + nth].astype(np.int64)
 
     def take(self, count: int) -> Subset:
-        """The first `count` samples, or all there are."""
+        """Return the first `count` samples, or all if there are fewer."""
         samples = np.clip(count - self.first_position, 0, self.samples)
         return replace(self, samples=samples, rows=None if self.rows is None else self.rows[:count])
 
     def skip(self, count: int) -> Subset:
-        """All but the first `count` samples."""
+        """Return all but the first `count` samples."""
         gone = np.clip(count - self.first_position, 0, self.samples)
         rows = None if self.rows is None else self.rows[count:]
         return replace(self, samples=self.samples - gone, first=self.first + gone, rows=rows)
 
     def keep(self, chosen: Callable[[np.ndarray], np.ndarray]) -> Subset:
-        """The samples whose ordinals (int64[n], ascending) are `chosen` (bool[n]); asked a part at a time."""
+        """Return the samples that `chosen` keeps.
+
+        It is called with ordinals (int64[n], ascending), a part at a time, and returns bool[n].
+        """
         samples = np.zeros_like(self.samples)
         kind = np.min_scalar_type(int(self.manifest.samples.max(initial=1)))
         kept: list[np.ndarray] = [np.zeros(0, kind)]
@@ -113,12 +118,12 @@ class Subset:
         return replace(self, samples=samples, rows=np.concatenate(kept))
 
     def ordinals(self) -> Iterator[np.ndarray]:
-        """Those of all samples, ascending, a part at a time; int64."""
+        """Yield the ordinals of all samples, ascending, a part at a time; int64."""
         for _, block, row in self._parts():
             yield self.manifest.first_ordinal[block] + row
 
     def _parts(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """All samples by runs of blocks: the blocks, and each sample's block and row."""
+        """Yield all samples by runs of blocks: the blocks, and each sample's block and row."""
         ends = self.first_position + self.samples
         begin = 0
         while begin < self.num_blocks:
@@ -162,9 +167,9 @@ class Skip:
 class Part:
     """The samples whose keyed hash lies in [begin, end) of 2**64.
 
-    The hash is of the seed, the name of the shard's file and the sample's number in the shard: nothing that is added to
-    the data, neither shards nor samples at a shard's end, moves a sample from one part to another, nor does a copy of
-    all to another folder.
+    The hash is of the seed, the name of the shard's file and the sample's number in the shard. So
+    neither new shards, nor samples added at a shard's end, nor a copy in another folder move a
+    sample from one part to another.
     """
 
     begin: int
@@ -194,7 +199,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Keep:
-    """The samples that `mask` (bool[manifest.num_samples], by ordinal) says; `name` is what made it."""
+    """The samples for which `mask` (bool[manifest.num_samples], by ordinal) is True.
+
+    `name` is that of its rule.
+    """
 
     name: str
     mask: np.ndarray
@@ -203,13 +211,14 @@ class Keep:
         return subset.keep(self.mask.__getitem__)
 
     def __str__(self) -> str:
-        return f"{self.name} [{hashlib.blake2b(np.packbits(self.mask).tobytes(), digest_size=4).hexdigest()}]"
+        digest = hashlib.blake2b(np.packbits(self.mask).tobytes(), digest_size=4)
+        return f"{self.name} [{digest.hexdigest()}]"
 
 
 def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
-    """Parts side by side of these sizes; what is missing to 1 is in none of them.
+    """Return parts side by side of these sizes; samples beyond their sum are in no part.
 
-    ConfigError for what is no part of the whole, and for parts that come to more than it.
+    Raises ConfigError for a fraction that is not above 0 and at most 1, and for a sum above 1.
     """
     parts, begin, total = [], 0, 0.0
     if not fractions:
@@ -233,12 +242,12 @@ def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
 
 
 def subset_mark(limits: Iterable[Limit]) -> str:
-    """What a state says of a subset: the limits in words, where these are many a hash of them; "" for the whole."""
+    """Return the limits as a state names them: in words, or a hash of many; "" without any."""
     return brief(", ".join(map(str, limits)))
 
 
 def brief(words: str) -> str:
-    """The words as a state has them: where they are many, a hash of them."""
+    """Return words as a state has them: themselves, or a hash of many."""
     return (
         words
         if len(words) <= _SHOWN

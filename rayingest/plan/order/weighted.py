@@ -102,7 +102,8 @@ class Resampling:
     def times(self, offset: int) -> np.ndarray:
         """Return how often each sample comes, in file order; int64[samples].
 
-        `offset` is less than the length of the line. Draw d lies at floor((d * length of the line + offset) / draws).
+        `offset` is less than the length of the line. Draw d lies at floor((d * length + offset) /
+        draws).
         """
         length, whole, rest = int(self.ends[-1]), *divmod(int(self.ends[-1]), self.draws)
         before = np.floor(self.ends * (self.draws / length) - offset / length).astype(np.int64)

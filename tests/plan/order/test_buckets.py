@@ -36,7 +36,9 @@ def planner(case: Rules, rank: int, world_size: int, longest: int) -> Planner:
 
 @given(st.lists(SHORT, max_size=40), st.integers(1, 6), st.integers(0, 99))
 def test_steps_are_bands_of_lengths_in_turn(lengths: list[int], rows: int, seed: int) -> None:
-    """Every sample once; a step of a lower turn has no longer one; in a step they keep their order, the rest too."""
+    """Every sample once; a step of a lower turn has no longer one; in a step they keep their order,
+    the rest too.
+    """
     steps = len(lengths) // rows
     turn = band_turns(seed, steps, max(1, steps), seed, 0)
     taken = sort_into_bands(np.array(lengths, np.int64), rows, turn)
@@ -58,7 +60,9 @@ def test_steps_are_bands_of_lengths_in_turn(lengths: list[int], rows: int, seed:
 def test_each_sample_once_on_every_world_size_from_any_step(
     case: Rules, epoch: int, longest: int
 ) -> None:
-    """In a valid row; ranks together see the same global batches; a planner asked for a step first gives the same."""
+    """In a valid row; ranks together see the same global batches; a planner asked for a step first
+    gives the same.
+    """
     alone = planner(case, 0, 1, longest)
     batches = [global_batch([alone], epoch, step) for step in range(alone.steps_per_epoch)]
     valid = Counter(row[:2] for batch in batches for row in batch if row[2])
@@ -93,7 +97,9 @@ def test_samples_stay_in_their_windows(case: Rules, epoch: int) -> None:
 
 @pytest.mark.parametrize(("lanes", "most"), [(1, 0.32), (32, 0.4)])
 def test_a_long_tail_is_padded_little(lanes: int, most: float) -> None:
-    """On 8 ranks and windows of 8,192: a half of the padding and less, however lanes are staggered; in a new order."""
+    """On 8 ranks and windows of 8,192: a half of the padding and less, however lanes are staggered;
+    in a new order.
+    """
     data = uniform(200, 200, 60_000)
     lengths = np.exp(np.random.default_rng(0).normal(5, 1, data.num_samples)).astype(np.uint32)
     order = Order.resolve(data, batch=256, seed=1, window=8192, lanes=lanes)

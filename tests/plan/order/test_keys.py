@@ -17,7 +17,9 @@ SIZES = st.one_of(
 
 
 def even(counts: np.ndarray) -> bool:
-    """Whether equally likely cells could hold these counts: chi-square within five deviations of its mean."""
+    """Whether equally likely cells could hold these counts: chi-square within five deviations of
+    its mean.
+    """
     expected = counts.sum() / counts.size
     chi_square = float(((counts - expected) ** 2).sum() / expected)
     freedom = counts.size - 1
@@ -49,7 +51,9 @@ def test_mixing_an_array_mixes_every_word(words: list[int]) -> None:
 @example((1 << 18) + 1, 3)
 @example(10**6, 3)
 def test_permutation_is_a_bijection(n: int, key: int) -> None:
-    """Every number of [0, n) comes up once, below and above the size from which sorting costs too much."""
+    """Every number of [0, n) comes up once, below and above the size from which sorting costs too
+    much.
+    """
     seen = np.zeros(n, bool)
     result = keys.permutation(n, key)
     seen[result] = True
@@ -71,7 +75,9 @@ def test_permute_is_an_entry_of_the_permutation(n: int, key: int, count: int) ->
 @settings(max_examples=60)
 @given(st.lists(st.tuples(SIZES.filter(bool), WORDS, st.floats(0, 1)), min_size=1, max_size=8))
 def test_permute_takes_arrays_of_sizes_and_keys(asked: list[tuple[int, int, float]]) -> None:
-    """Each entry of the arrays has its own size and key, sorted ones and Feistel networks side by side."""
+    """Each entry of the arrays has its own size and key, sorted ones and Feistel networks side by
+    side.
+    """
     sizes, words = [n for n, _, _ in asked], [key for _, key, _ in asked]
     index = [min(n - 1, int(at * n)) for n, _, at in asked]
     alone = [int(keys.permute(*one)) for one in zip(index, sizes, words, strict=True)]
@@ -126,7 +132,9 @@ def test_small_feistel_networks_send_an_entry_anywhere(n: int, i: int) -> None:
 
 
 def test_small_feistel_networks_part_neighbours() -> None:
-    """Over 20,000 keys two neighbours land in pairs of 12 parts each evenly, and as often in one order as the other."""
+    """Over 20,000 keys two neighbours land in pairs of 12 parts each evenly, and as often in one
+    order as the other.
+    """
     n, words = 65_537, keys.hashes(20_000, 7)
     for i in (0, 31_000, 65_535):
         a, b = keys.permute(i, n, words), keys.permute(i + 1, n, words)
@@ -136,7 +144,9 @@ def test_small_feistel_networks_part_neighbours() -> None:
 
 @pytest.mark.parametrize("n", [1_000, 65_536, 65_537, 200_000])
 def test_a_stretch_of_a_permutation_is_spread_evenly(n: int) -> None:
-    """Within one permutation, the first half lands in 50 parts of the domain as a draw without repeats does."""
+    """Within one permutation, the first half lands in 50 parts of the domain as a draw without
+    repeats does.
+    """
     for key in range(5):
         half = keys.permutation(n, keys.fold("test", key))[: n // 2]
         counts, size = np.bincount(half * 50 // n, minlength=50), n / 50
@@ -155,7 +165,9 @@ def test_keys_give_different_permutations() -> None:
 
 
 def test_domains_and_parts_make_different_keys() -> None:
-    """A key differs with its domain, every part, their number and their order; integers count modulo 2**64."""
+    """A key differs with its domain, every part, their number and their order; integers count
+    modulo 2**64.
+    """
     made = [
         keys.fold(*parts)
         for domain in ("blocks", "rotation", "window", "augment", "", "block", "blockss")

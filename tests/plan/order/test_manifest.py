@@ -22,7 +22,9 @@ def join(shards: list[list[int]], max_blocks: int = MAX_BLOCKS) -> Manifest:
 
 @given(SHARDS)
 def test_join_puts_the_shards_in_a_row(shards: list[list[int]]) -> None:
-    """One entry a block, shards in the order given, empty shards kept in the numbering; all columns int64."""
+    """One entry a block, shards in the order given, empty shards kept in the numbering; all columns
+    int64.
+    """
     data = join(shards)
     assert data.shard.tolist() == [i for i, counts in enumerate(shards) for _ in counts]
     assert data.samples.tolist() == [count for counts in shards for count in counts]
@@ -45,7 +47,9 @@ def test_first_ordinal_counts_the_samples_before(shards: list[list[int]]) -> Non
 
 @given(st.lists(st.integers(1, 30), max_size=12))
 def test_coarser_joins_neighbours(counts: list[int]) -> None:
-    """Half as many blocks, rounded up, that hold the same samples and bytes in the same order without a gap."""
+    """Half as many blocks, rounded up, that hold the same samples and bytes in the same order
+    without a gap.
+    """
     fine, coarse = shard_blocks(counts), shard_blocks(counts).coarser()
     assert len(coarse) == (len(counts) + 1) // 2
     assert coarse.samples.tolist() == [sum(counts[i : i + 2]) for i in range(0, len(counts), 2)]
@@ -58,7 +62,9 @@ def test_coarser_joins_neighbours(counts: list[int]) -> None:
 @settings(max_examples=50)
 @given(SHARDS, st.integers(1, 40))
 def test_join_makes_blocks_coarser_until_they_fit(shards: list[list[int]], max_blocks: int) -> None:
-    """At most so many blocks, or one a shard; samples and bytes of every shard stay, as does their order."""
+    """At most so many blocks, or one a shard; samples and bytes of every shard stay, as does their
+    order.
+    """
     data = join(shards, max_blocks)
     assert data.num_blocks <= max(max_blocks, sum(map(bool, shards)))
     for i, counts in enumerate(shards):

@@ -1,4 +1,6 @@
-"""Mixtures: proportions at every row, each source once through in its own time, at any step, on any ranks."""
+"""Mixtures: proportions at every row, each source once through in its own time, at any step, on any
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def test_a_source_of_no_weight_never_comes() -> None:
 def test_mixtures_of_mixtures_keep_both_proportions(
     outer: int, inner: int, sizes: list[int]
 ) -> None:
-    """The outer one's among all rows, the inner one's among its own; each source's samples in a row."""
+    """The outer one's among all rows, the inner one's among its own; each source's samples in a
+    row.
+    """
     inside = Mixture(LevelInterleave({0: (inner, 2)}), sizes[:2], "all")
     mixture = Mixture(LevelInterleave({0: (3, outer)}), [sizes[2], inside], "first")
     source, number = mixture.at(0, 400)
@@ -268,7 +272,9 @@ def test_ranks_share_the_same_global_batches(case: tuple, data: st.DataObject) -
 @settings(max_examples=20)
 @given(mixtures())
 def test_blocks_are_kept_as_long_as_they_are_needed(case: tuple) -> None:
-    """Nothing of a window is taken at its `expires` or later, and something just before, unless the window was left."""
+    """Nothing of a window is taken at its `expires` or later, and something just before, unless the
+    window was left.
+    """
     sources, weights, how = case
     planner = made(sources, weights, **how)
     steps = [(epoch, step) for epoch in range(3) for step in range(planner.steps_in(epoch))]

@@ -105,7 +105,9 @@ def test_one_lane_where_the_data_is_less_than_a_batch() -> None:
 
 
 def test_one_lane_where_the_window_covers_up_to_64_mib() -> None:
-    """Exactly 64 MiB is still one lane; a byte a sample more, or a window one sample short of all, is not."""
+    """Exactly 64 MiB is still one lane; a byte a sample more, or a window one sample short of all,
+    is not.
+    """
     data = uniform(64, 1_024, 1_024)
     assert data.total_bytes == 64 * MIB
     assert resolve(data, batch=64, window=65_536).lanes == 1
@@ -174,7 +176,9 @@ def test_lanes_that_are_asked_for_are_taken() -> None:
 
 
 def test_window_defaults_to_512_mib_of_mean_samples() -> None:
-    """512 MiB over the mean raw size, where that is more than 16 batches; in whole steps, rounded up."""
+    """512 MiB over the mean raw size, where that is more than 16 batches; in whole steps, rounded
+    up.
+    """
     samples = 512 * MIB // 6_000
     assert resolve(uniform(2_000, 1_000, 6_000), batch=64).window_steps == -(-samples // 64)
 
@@ -203,7 +207,9 @@ def test_a_lanes_window_is_its_part_rounded_up_to_steps(case: plan_reference.Rul
 
 
 def test_any_window_beyond_the_data_is_the_same_order() -> None:
-    """A window of all samples, and one of more than a machine's word, are equal; also as parts of a state."""
+    """A window of all samples, and one of more than a machine's word, are equal; also as parts of a
+    state.
+    """
     data = uniform(100, 1_000, 100)
     assert resolve(data, window=100_000, lanes=4) == resolve(data, window=10**30, lanes=4)
 
@@ -230,7 +236,9 @@ def test_first_windows_are_whole_where_a_window_covers_the_lane() -> None:
 @settings(max_examples=60)
 @given(rules(file_order=False))
 def test_lanes_share_the_sequence(case: plan_reference.Rules) -> None:
-    """Lane l owns [floor(l*N/L), floor((l+1)*N/L)): no gap, no overlap, sizes that differ by at most one."""
+    """Lane l owns [floor(l*N/L), floor((l+1)*N/L)): no gap, no overlap, sizes that differ by at
+    most one.
+    """
     made = order(case)
     bounds = [plan_reference.lane_bounds(case, lane) for lane in range(case.lanes)]
     assert Lanes(made).begin.tolist() == [begin for begin, _ in bounds] + [case.samples]
@@ -240,7 +248,9 @@ def test_lanes_share_the_sequence(case: plan_reference.Rules) -> None:
 @settings(max_examples=60)
 @given(rules(file_order=False))
 def test_windows_tile_every_lane(case: plan_reference.Rules) -> None:
-    """Each step that a lane has samples for lies in the window that the rules give, remainders joined."""
+    """Each step that a lane has samples for lies in the window that the rules give, remainders
+    joined.
+    """
     made = order(case)
     for lane in range(case.lanes):
         windows = plan_reference.windows(case, lane)
@@ -254,7 +264,9 @@ def test_windows_tile_every_lane(case: plan_reference.Rules) -> None:
 @settings(max_examples=60)
 @given(rules(file_order=False))
 def test_windows_begin_and_end_between_steps(case: plan_reference.Rules) -> None:
-    """Every window but a lane's last ends at a whole step, and none that has another before it is shorter than one."""
+    """Every window but a lane's last ends at a whole step, and none that has another before it is
+    shorter than one.
+    """
     for lane in range(case.lanes):
         windows = plan_reference.windows(case, lane)
         assert all(end % case.lane_batch == 0 for _, end in windows[:-1])

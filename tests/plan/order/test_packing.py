@@ -137,7 +137,9 @@ def test_an_epoch_has_every_token_once(
 def test_ranks_share_the_same_batches(
     counts: tuple[int, ...], seed: int | None, cut: bool, partial: str, world_size: int
 ) -> None:
-    """Their rows, one rank's behind another's, are those of one rank; all have as many steps; asked in any order."""
+    """Their rows, one rank's behind another's, are those of one rank; all have as many steps; asked
+    in any order.
+    """
     alone = made(counts, seed, cut=cut, partial=partial)
     ranks = [
         made(counts, seed, rank, world_size, cut=cut, partial=partial) for rank in range(world_size)

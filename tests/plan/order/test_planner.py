@@ -55,7 +55,9 @@ def test_the_planner_follows_the_rules(case: Rules, epoch: int) -> None:
 @settings(max_examples=70)
 @given(rules(file_order=False), EPOCHS)
 def test_the_planner_follows_the_rules_with_large_windows(case: Rules, epoch: int) -> None:
-    """Windows that are permuted a piece at a time, beside sorted ones, by limits made small enough to meet both."""
+    """Windows that are permuted a piece at a time, beside sorted ones, by limits made small enough
+    to meet both.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "MAX_SORTED", 9)
         patch.setattr(windows, "MAX_SORTED", 9)
@@ -68,7 +70,9 @@ def test_the_planner_follows_the_rules_with_large_windows(case: Rules, epoch: in
 def test_every_world_size_that_divides_sees_the_same_global_batches(
     case: Rules, epoch: int
 ) -> None:
-    """For each divisor of the batch: equal step counts, equal rows a rank but in a short tail, the same batches."""
+    """For each divisor of the batch: equal step counts, equal rows a rank but in a short tail, the
+    same batches.
+    """
     want = expected(case, epoch)
     for world_size in divisors(case.batch):
         ranks = planners(case, world_size)
@@ -85,7 +89,9 @@ def test_every_world_size_that_divides_sees_the_same_global_batches(
 def test_uneven_world_sizes_see_the_same_global_batches(
     case: Rules, epoch: int, world_size: int
 ) -> None:
-    """Ranks differ by at most one row, ranks without any included, and miss or repeat nothing between them."""
+    """Ranks differ by at most one row, ranks without any included, and miss or repeat nothing
+    between them.
+    """
     want = expected(case, epoch)
     ranks = planners(case, world_size)
     for step, batch in enumerate(want):
@@ -96,7 +102,9 @@ def test_uneven_world_sizes_see_the_same_global_batches(
 
 
 def test_ordinals_number_the_samples_of_the_manifest() -> None:
-    """A sample's ordinal is its block's first and its row; arrays are int64, as long as the flags are."""
+    """A sample's ordinal is its block's first and its row; arrays are int64, as long as the flags
+    are.
+    """
     data = manifest([3, 1, 4, 1, 5])
     samples = window_planner(data, Order.resolve(data, batch=14, seed=2)).step_samples(0, 0)
     assert sorted(samples.ordinal.tolist()) == list(range(14))
@@ -155,7 +163,9 @@ def test_pad_and_short_use_each_sample_once_in_a_valid_row(case: Rules, epoch: i
 @settings(max_examples=50)
 @given(rules(partials=["pad"]), EPOCHS)
 def test_pad_fills_the_last_batch_alone(case: Rules, epoch: int) -> None:
-    """Every batch is full; rows that are not valid stand in the last one, and lanes differ by at most one of them."""
+    """Every batch is full; rows that are not valid stand in the last one, and lanes differ by at
+    most one of them.
+    """
     batches = one_rank(case, epoch)
     assert {len(batch) for batch in batches} == {case.batch}
     assert all(valid for batch in batches[:-1] for _, _, valid in batch)
@@ -198,7 +208,9 @@ def test_short_repeats_nothing(case: Rules, epoch: int) -> None:
 @settings(max_examples=30)
 @given(rules(partials=["short"], max_batch=12), EPOCHS)
 def test_a_rank_without_rows_is_shown_a_sample(case: Rules, epoch: int) -> None:
-    """It takes every step like the others; the sample whose fields its empty batch takes is one of the data."""
+    """It takes every step like the others; the sample whose fields its empty batch takes is one of
+    the data.
+    """
     for rank in planners(case, case.batch):
         for step in range(rank.steps_per_epoch):
             samples = rank.step_samples(epoch, step)
@@ -220,7 +232,9 @@ def test_a_short_tail_leaves_ranks_without_rows() -> None:
 @settings(max_examples=70)
 @given(rules(partials=["short", "pad"], file_order=False), EPOCHS)
 def test_batches_never_straddle_windows(case: Rules, epoch: int) -> None:
-    """What the steps of a window take of a lane is that stretch of the sequence, whole, and nothing else."""
+    """What the steps of a window take of a lane is that stretch of the sequence, whole, and nothing
+    else.
+    """
     places, batches, b = (
         plan_reference.sequence(case, epoch),
         one_rank(case, epoch),
@@ -255,7 +269,9 @@ def test_until_is_where_a_window_ends(case: Rules, epoch: int) -> None:
 def test_nothing_of_a_window_is_taken_from_until_on(
     case: Rules, epoch: int, world_size: int
 ) -> None:
-    """No rank takes of the window again, and one takes of it in the step before, but where a tail leaves a lane out."""
+    """No rank takes of the window again, and one takes of it in the step before, but where a tail
+    leaves a lane out.
+    """
     batches, last = plan_reference.batches(case, epoch), dict[tuple[int, int], int]()
     for step, batch in enumerate(batches):
         last |= {
@@ -277,7 +293,9 @@ def test_nothing_of_a_window_is_taken_from_until_on(
 @settings(max_examples=40)
 @given(rules(), EPOCHS)
 def test_a_block_is_done_once_all_its_windows_are(case: Rules, epoch: int) -> None:
-    """A block is not needed at or after the largest `until` of the windows that hold any of it, but by repeats."""
+    """A block is not needed at or after the largest `until` of the windows that hold any of it, but
+    by repeats.
+    """
     needed_until = [0] * len(case.counts)
     for lane in plan_reference.lanes(case, epoch):
         for row in lane:
@@ -330,7 +348,9 @@ def test_jumps_change_nothing(case: Rules, jumps: list[tuple[int, int]], pieces:
 def test_steps_planned_together_are_those_planned_alone(
     case: Rules, epoch: int, count: int, pieces: bool, draw: st.DataObject
 ) -> None:
-    """From any step on, for any rank, in windows sorted whole and in those permuted a piece at a time."""
+    """From any step on, for any rank, in windows sorted whole and in those permuted a piece at a
+    time.
+    """
     world_size = draw.draw(st.sampled_from(divisors(case.batch)))
     together, alone = (
         draw_rank[0] for draw_rank in (planners(case, world_size), planners(case, world_size))
@@ -402,7 +422,9 @@ def test_epochs_and_seeds_have_their_own_batches() -> None:
 
 @pytest.mark.parametrize("counts", [(40,), (7, 33)])
 def test_every_sample_is_equally_likely_at_every_step(counts: tuple[int, ...]) -> None:
-    """Over 150 epochs, a sample comes up evenly in all 10 steps, with one block or two, one lane or four."""
+    """Over 150 epochs, a sample comes up evenly in all 10 steps, with one block or two, one lane or
+    four.
+    """
     for lanes, window in ((1, 8), (4, 40)):
         (alone,) = planners(Rules(counts, 4, "drop", 5, lanes, window), 1)
         seen = np.array(
@@ -417,7 +439,9 @@ def test_every_sample_is_equally_likely_at_every_step(counts: tuple[int, ...]) -
 
 
 def test_large_windows_are_planned_alike_by_all_ranks() -> None:
-    """A window far above the sorted limit: 8 ranks, and 3 uneven ones, between them take the one rank's rows."""
+    """A window far above the sorted limit: 8 ranks, and 3 uneven ones, between them take the one
+    rank's rows.
+    """
     data = uniform(400, 1_000, 100)
     made = Order.resolve(data, batch=64, seed=4, window=300_000, lanes=2)
     alone = window_planner(data, made)

@@ -1,4 +1,6 @@
-"""Stand-ins: a pure function of the plan, of the sample's own window, the same on every rank and at every time."""
+"""Stand-ins: a pure function of the plan, of the sample's own window, the same on every rank and at
+every time.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_every_other_sample_of_a_window_is_a_candidate_and_none_is_the_sample_it
 
 
 def test_the_first_candidates_are_near_and_then_twice_as_far_each_time() -> None:
-    """So a damaged stretch of any length is left behind in few tries, and blocks in use are met first."""
+    """So a damaged stretch of any length is left behind in few tries, and blocks in use are met
+    first.
+    """
     seen = distances(1 << 20, 5)
     for octave in range(16):
         assert 8 << octave <= next(seen) < 16 << octave
@@ -122,7 +126,9 @@ def test_epochs_and_seeds_choose_other_stand_ins() -> None:
 
 
 def test_a_row_is_filled_by_the_first_good_candidate_and_flagged() -> None:
-    """The plan's own samples stay as they are; what was wrong with the own sample is kept, whatever comes later."""
+    """The plan's own samples stay as they are; what was wrong with the own sample is kept, whatever
+    comes later.
+    """
     planner = alone()
     samples = planner.step_samples(0, 2)
     step = FilledStep(planner, samples, Known())

@@ -70,7 +70,9 @@ def test_a_state_names_what_it_is_a_state_of() -> None:
 
 
 def test_a_planner_names_its_order() -> None:
-    """Its kind with a version, all parameters, the marks of the data, and an epoch of its own length."""
+    """Its kind with a version, all parameters, the marks of the data, and an epoch of its own
+    length.
+    """
     data = manifest([50, 50])
     order = Order.resolve(data, batch=10, seed=17, window=40, lanes=2)
     assert window_planner(data, order).identity == {

@@ -75,7 +75,9 @@ def test_limits_are_those_of_a_list(counts: list[int], data: st.DataObject) -> N
 def test_the_order_over_a_view_follows_the_rules_of_its_counts(
     case: Rules, seed: int, epoch: int
 ) -> None:
-    """Every step's rows are those that the rules give for blocks of so many samples, on every world size."""
+    """Every step's rows are those that the rules give for blocks of so many samples, on every world
+    size.
+    """
     data = manifest(case.counts)
     subset = (
         Subset.whole(data).through([Skip(min(2, case.samples - 1))])
@@ -112,7 +114,9 @@ def test_the_order_over_a_view_follows_the_rules_of_its_counts(
 @settings(max_examples=60)
 @given(rules(), st.integers(1, 40), st.integers(0, 5))
 def test_another_epoch_length_only_renames_steps(case: Rules, epoch_steps: int, epoch: int) -> None:
-    """Whatever an epoch's length, its steps are those of the passes in a row; so is where a window ends."""
+    """Whatever an epoch's length, its steps are those of the passes in a row; so is where a window
+    ends.
+    """
     data, order = manifest(case.counts), plan_cases.order(case)
     plain = window_planner(data, order)
     steps = plain.steps_per_epoch
@@ -131,7 +135,9 @@ def steps_of(order: Order) -> Steps:
 
 
 def test_epochs_of_so_many_samples_or_passes() -> None:
-    """Samples are rounded down to whole batches; passes keep the tail; what cannot be is refused by name."""
+    """Samples are rounded down to whole batches; passes keep the tail; what cannot be is refused by
+    name.
+    """
     data = manifest([50, 50])
     order = Order.resolve(data, batch=8)
     assert EpochLength.resolve(steps_of(order), samples=30).epoch_steps == 3
@@ -162,7 +168,9 @@ def in_part(data: Manifest, part: int, seed: int = 0) -> set[tuple[str, int]]:
 
 
 def test_a_split_is_stable_when_data_is_added() -> None:
-    """Shards before, between and behind, longer shards, another root: each sample stays in its part."""
+    """Shards before, between and behind, longer shards, another root: each sample stays in its
+    part.
+    """
     before = shards({"b.tar": 300, "d.tar": 200})
     after = shards(
         {"x/a.tar": 100, "x/b.tar": 300, "x/c.tar": 50, "x/d.tar": 280}, "s3://elsewhere/"

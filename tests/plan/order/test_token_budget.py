@@ -1,4 +1,6 @@
-"""Token budgets: batches of similar lengths that hold no more than they may, as many for every rank."""
+"""Token budgets: batches of similar lengths that hold no more than they may, as many for every
+rank.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LENGTHS = st.lists(st.integers(0, 24), min_size=1, max_size=60)
 def test_batches_hold_no_more_than_they_may(
     lengths: list[int], multiple_of: int, more: int
 ) -> None:
-    """Every sample once; padded to the longest, rounded up, at most the budget; as many batches as are asked for."""
+    """Every sample once; padded to the longest, rounded up, at most the budget; as many batches as
+    are asked for.
+    """
     budget, of = Budget(24, 1, multiple_of), np.array(lengths)
     count = min(budget.count(of) + more, budget.most(of))
     bins = budget.bins(of, count)
@@ -67,7 +71,9 @@ COUNTS = st.lists(st.integers(1, 9), min_size=3, max_size=12).map(tuple)
 def test_every_rank_has_as_many_batches_and_nothing_is_left(
     counts: tuple[int, ...], world_size: int, seed: int | None, epoch: int
 ) -> None:
-    """Each sample once over all ranks, in at least one row a batch; asked for in any order, by another planner too."""
+    """Each sample once over all ranks, in at least one row a batch; asked for in any order, by
+    another planner too.
+    """
     counts = (6, *counts)
     planners = ranks(counts, world_size, seed)
     assert len({planner.steps_in(epoch) for planner in planners}) == 1
@@ -86,7 +92,9 @@ def test_every_rank_has_as_many_batches_and_nothing_is_left(
 
 @given(st.integers(1, 6), st.integers(2, 9), st.sampled_from(["pad", "short"]))
 def test_fewer_samples_than_ranks_are_a_tail(samples: int, world_size: int, partial: str) -> None:
-    """Where batches cannot be split any more, ranks without one repeat others, flagged, or have no rows."""
+    """Where batches cannot be split any more, ranks without one repeat others, flagged, or have no
+    rows.
+    """
     planners = ranks((samples,), world_size, partial=partial)
     (steps,) = {planner.steps_in(0) for planner in planners}
     found: list[StepSamples] = [

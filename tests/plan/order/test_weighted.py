@@ -1,4 +1,6 @@
-"""Weighted draws: each sample as often as its weight says, at any step, on any ranks, with windows as ever."""
+"""Weighted draws: each sample as often as its weight says, at any step, on any ranks, with windows
+as ever.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def everything(by: Resampling, seed: int, pass_number: int) -> tuple[list[int], 
 
 
 def test_frequencies_pass_a_chi_square_test() -> None:
-    """Over many passes the counts fit the weights as independent draws would, or better; passes differ."""
+    """Over many passes the counts fit the weights as independent draws would, or better; passes
+    differ.
+    """
     data = manifest([5, 3, 12])
     weights = np.random.default_rng(1).random(20) ** 3
     by = Resampling.of(Subset.whole(data), Weights(weights), 30)
@@ -88,7 +92,9 @@ def test_frequencies_pass_a_chi_square_test() -> None:
 def test_any_ranks_and_any_step_give_the_same(
     case: tuple[Resampling, Weights], data: st.DataObject
 ) -> None:
-    """A global batch is what its ranks have, and a run of steps what its steps are; each draw once a pass."""
+    """A global batch is what its ranks have, and a run of steps what its steps are; each draw once
+    a pass.
+    """
     by, _ = case
     batch = data.draw(st.integers(1, 8))
     lanes = data.draw(st.sampled_from([d for d in divisors(batch) if d <= by.draws]))
