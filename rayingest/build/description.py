@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from rayingest.build.compatibility import Feature
 from rayingest.build.rank_plan import RankPlan
@@ -20,8 +20,6 @@ from rayingest.execute.stream import Stream
 from rayingest.execute.work import SourceWork
 from rayingest.formats import get_format
 from rayingest.options.checked import OptionTypeError, option_type
-from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.sampler import Sampling
 from rayingest.plan.order.subset import Limit, Part, Skip, Take
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
@@ -32,6 +30,10 @@ from rayingest.transforms.expressions import Expression
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Select, Stage, absent_field
+
+if TYPE_CHECKING:
+    from rayingest.plan.order.packing import Packing
+    from rayingest.plan.order.sampler import Sampling
 
 _SHOWN_URLS = 3
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from rayingest.build.statistic import SampleStatistic, StatisticScan
 from rayingest.formats.indexing import IndexScan
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.subset import Keep, Limit, Subset, subset_mark
-from rayingest.plan.order.weighted import Weights
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.scan import Scan, scan_locally
 from rayingest.util.progress import Bar
 from rayingest.util.slow import log_if_slow
+
+if TYPE_CHECKING:
+    from rayingest.plan.order.weighted import Weights
 
 T = TypeVar("T")
 

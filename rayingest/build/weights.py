@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from rayingest.build.statistic import SampleStatistic
 from rayingest.errors import ConfigError
 from rayingest.options.checked import option_type
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.weighted import Weights
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Stage
+
+if TYPE_CHECKING:
+    from rayingest.plan.order.weighted import Weights
 
 
 def _by(value: Any) -> Any:
@@ -108,6 +110,8 @@ class Weighting:
 
     def weights(self, found: np.ndarray, subset: Subset) -> Weights:
         """Of what is found of every sample, of which there are those of the subset. Raises ConfigError."""
+        from rayingest.plan.order.weighted import Weights
+
         if len(found) != subset.manifest.num_samples:
             there = f"{subset.manifest.num_samples:,} samples"
             raise ConfigError(

@@ -10,7 +10,7 @@ import copy
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.api.dataset import Dataset
 from rayingest.api.readers.common import absolute
@@ -20,11 +20,13 @@ from rayingest.errors import ConfigError
 from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
 from rayingest.options.checked import OptionTypeError, checked, option_type
 from rayingest.options.types import Bytes, Function, Place, Positive, Seed
-from rayingest.plan.order.sampler import Sampling, chain
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Map, MapBatches, Stage
 from rayingest.transforms.torch.items import Collate, Fetch, FetchTogether, Unpack
 from rayingest.transforms.torch.iterables import Copies, Iterables, Restore
+
+if TYPE_CHECKING:
+    from rayingest.plan.order.sampler import Sampling
 
 
 def _map_style(value: Any) -> Any:
@@ -253,6 +255,8 @@ class _SeedFirst:
 
 def _copy_sampler(sampler: Any, in_batches: bool, dataset: Any, seed: int) -> Sampling:
     """Copy the sampler as it is now; a part that would draw from the global state gets the seed."""
+    from rayingest.plan.order.sampler import Sampling, chain
+
     data = (part.data_source for part in chain(sampler) if hasattr(part, "data_source"))
     shared = (dataset, *data)
     copied = copy.deepcopy(sampler, {id(one): one for one in shared})
