@@ -25,7 +25,7 @@ from rayingest.build.planner import batching_of
 from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
 from rayingest.build.scan import ScanResult
-from rayingest.build.stream import planned
+from rayingest.build.stream import make_stream
 from rayingest.execute.mixed_work import MixedWork
 from rayingest.execute.stream import Stream
 from rayingest.plan.order.keys import fold
@@ -134,4 +134,4 @@ class MixedSources(Description):
     ) -> tuple[Stream, RankPlan]:
         known = self.scan(ranks.rank, on_ray)
         planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
-        return planned(known, planner, self.work, skip=skip, image_backend=image_backend)
+        return make_stream(known, planner, self.work, skip=skip, image_backend=image_backend)

@@ -13,7 +13,7 @@ from rayingest.build.planner import make_planner
 from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
 from rayingest.build.scan import ScanResult, scan_source
-from rayingest.build.stream import planned
+from rayingest.build.stream import make_stream
 from rayingest.execute.stream import Stream
 from rayingest.plan.order.planner import Planner
 from rayingest.util.slow import log_if_slow
@@ -41,4 +41,4 @@ class OneSource(SourceDescription):
     ) -> tuple[Stream, RankPlan]:
         known = self.scan(ranks.rank, on_ray)
         planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
-        return planned(known, planner, self.work, skip=skip, image_backend=image_backend)
+        return make_stream(known, planner, self.work, skip=skip, image_backend=image_backend)

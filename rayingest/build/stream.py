@@ -18,7 +18,7 @@ from rayingest.plan.order.state import StateCodec
 from rayingest.transforms.images.backend import choose_backend
 
 
-def planned(
+def make_stream(
     known: ScanResult, planner: Planner, work: Work, *, skip: bool, image_backend: str | None
 ) -> tuple[Stream, RankPlan]:
     """Return a rank's stream of data whose blocks are known, and its plan. Raises ConfigError."""

@@ -148,7 +148,7 @@ def test_a_row_is_filled_by_the_first_good_candidate_and_flagged() -> None:
 def test_candidates_in_unreadable_blocks_are_passed_over_whenever_that_is_found(
     known_before: bool,
 ) -> None:
-    """Known when the step is looked at, or found later: the same stand-ins."""
+    """Known when the step is looked at, or found later: the same replacements."""
     planner = alone(window=40)
     samples = planner.step_samples(0, 1)
     broken = set(samples.block.tolist()[:2])
