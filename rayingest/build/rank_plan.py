@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rayingest.plan.order.offsets import Offsets
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.state import StateCodec
 
@@ -16,13 +15,14 @@ class RankPlan:
     """A rank's plan as its loader sees it.
 
     `describe` logs what a user should know of the stream, given the bytes that it may have in
-    flight. `offsets` are those of a stream without end.
+    flight. A stream without end gives `on_reached`: it is called with each step that the training
+    loop has received, so that older offsets can go.
     """
 
     planner: Planner
     codec: StateCodec
     describe: Callable[[int], None]
-    offsets: Offsets | None = None
+    on_reached: Callable[[int], None] | None = None
 
     @property
     def rank(self) -> int:
@@ -41,8 +41,8 @@ class RankPlan:
         return self.planner.steps_in(epoch)
 
     def reached(self, epoch: int, step: int) -> None:
-        if self.offsets is not None:
-            self.offsets.reached(step)
+        if self.on_reached is not None:
+            self.on_reached(step)
 
     def state(self, epoch: int, step: int) -> dict[str, Any]:
         return self.codec.state(epoch, step)

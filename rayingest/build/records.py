@@ -6,6 +6,7 @@ Owns how a description of records becomes a stream; how records are read is the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from rayingest.build.compatibility import Feature
 from rayingest.build.description import Description, add_stage, make_pipeline
 from rayingest.build.rank_plan import RankPlan
 from rayingest.build.ranks import Ranks
-from rayingest.build.summary import describe_unbounded
+from rayingest.build.summary import format_bytes
 from rayingest.execute.unbounded.partitions import Partitions
 from rayingest.execute.unbounded.partitions import Source as RecordSource
 from rayingest.execute.unbounded.stream import UnboundedStream, UnboundedWork
@@ -27,6 +28,8 @@ from rayingest.plan.order.stream import plan, share
 from rayingest.storage.files import Storage
 from rayingest.transforms.images.backend import choose_backend
 from rayingest.transforms.stages import Stage
+
+_log = logging.getLogger("rayingest")
 
 
 @dataclass(frozen=True)
@@ -68,4 +71,18 @@ class Records(Description):
         stream = UnboundedStream(
             planner, work, flag_valid=skip, offsets=offsets, share=share(batch, own)
         )
-        return stream, RankPlan(planner, codec, partial(describe_unbounded, stream), offsets)
+        return stream, RankPlan(planner, codec, partial(_describe, stream), offsets.reached)
+
+
+def _describe(stream: UnboundedStream, max_bytes: int) -> None:
+    """Log which partitions the ranks read, how many records a step has, and the bytes in flight."""
+    source, planner = stream.work.partitions.source, stream.planner
+    _log.info(
+        "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads "
+        "all of them, and keeps its own rows; up to %s in flight",
+        f"{len(source.names):,}",
+        source.label,
+        f"{planner.order.batch:,}",
+        f"{planner.world_size:,}",
+        format_bytes(max_bytes),
+    )

@@ -6,7 +6,6 @@ import logging
 import math
 
 from rayingest.execute.stream import ManifestStream
-from rayingest.execute.unbounded.stream import UnboundedStream
 from rayingest.plan.order.planner import Planner
 
 _FEW_BLOCKS = 16
@@ -27,11 +26,11 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
         _samples(stream.planner),
         f"{manifest.num_blocks:,}",
         f"{len(manifest.paths):,}",
-        _size(manifest.total_bytes),
+        format_bytes(manifest.total_bytes),
         f"{stream.planner.steps_in(0):,}",
         order_words,
         stream.planner.reads_per_block(),
-        _size(max_bytes),
+        format_bytes(max_bytes),
     )
     if order.seed is None or stream.planner.rank:
         return
@@ -50,8 +49,8 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
             "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, max_bytes %s: blocks will "
             "be dropped and read again, many times; give loader() more max_bytes, or shuffle() %s",
             lanes,
-            _size(window_bytes),
-            _size(max_bytes),
+            format_bytes(window_bytes),
+            format_bytes(max_bytes),
             _what_fits(
                 stream.planner,
                 block_bytes,
@@ -85,26 +84,13 @@ def _what_fits(planner: Planner, block_bytes: float, sample_bytes: float, budget
     return f"a window that has room, such as window={window}, lanes={lanes}"
 
 
-def describe_unbounded(stream: UnboundedStream, max_bytes: int) -> None:
-    """Log what is read, and by whom."""
-    source, planner = stream.work.partitions.source, stream.planner
-    _log.info(
-        "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads all of them, and keeps "
-        "its own rows; up to %s in flight",
-        f"{len(source.names):,}",
-        source.label,
-        f"{planner.order.batch:,}",
-        f"{planner.world_size:,}",
-        _size(max_bytes),
-    )
-
-
 def _samples(planner: Planner) -> str:
     """How many samples there are, and of how many where some are left out."""
     every, there = planner.manifest.num_samples, planner.num_samples
     return f"{every:,}" if there == every else f"{there:,} of {every:,}"
 
 
-def _size(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
+    """Return a number of bytes in the largest unit that keeps it at 1 or more, up to TiB."""
     power = min(4, int(math.log(max(nbytes, 1), 1024)))
     return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
