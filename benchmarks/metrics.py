@@ -24,7 +24,7 @@ import ray
 import rayingest as ri
 from rayingest.monitor.watch import LoaderWatch
 from rayingest.plan.figures.histogram import Histogram
-from rayingest.plan.figures.metrics import COUNTED, DURATIONS, NODES, Figures
+from rayingest.plan.figures.metrics import COUNTERS, DURATIONS, NODES, Figures
 
 MOST = 0.01
 COUNTED_A_BATCH = 4
@@ -137,7 +137,7 @@ def grown(figures: Figures, by: int, nodes: int) -> Figures:
 
 
 def _more(figures: Figures, by: int) -> dict[str, Any]:
-    counted = {name: value + by for name, value in figures.items() if name in COUNTED}
+    counted = {name: value + by for name, value in figures.items() if name in COUNTERS}
     durations = {
         name: [count + by for count in figures[name]] for name in DURATIONS if name in figures
     }

@@ -28,7 +28,7 @@ from ray.cluster_utils import Cluster
 
 import rayingest as ri
 from rayingest.monitor.diagnose import WAIT_SHARE, Diagnosis, diagnose
-from rayingest.plan.figures.metrics import between
+from rayingest.plan.figures.metrics import take_snapshot
 from rayingest.tools.top import Board, scrape, table
 
 BATCH, SAMPLE_SECONDS, STEP_SECONDS = 20, 0.005, 0.06
@@ -111,7 +111,7 @@ def looked_at(loader: ri.Loader, batches: Iterator[Any], steps: int, expected: s
         run(batches, 10)
         before, begun = loader.figures(), time.monotonic()
         run(batches, steps)
-        found = diagnose(between(before, loader.figures(), time.monotonic() - begun))
+        found = diagnose(take_snapshot(before, loader.figures(), time.monotonic() - begun))
         if found.bottleneck == expected:
             break
     return found

@@ -9,7 +9,7 @@ import logging
 from typing import Protocol
 
 from rayingest.plan.figures.metrics import Snapshot
-from rayingest.plan.figures.scaling import Scale, Scaling
+from rayingest.plan.figures.scaling import Scaler, ScalingPolicy
 
 _log = logging.getLogger("rayingest")
 
@@ -27,11 +27,11 @@ class Autoscale:
     """
 
     def __init__(self, pool: _Pool, least: int, most: int) -> None:
-        self._pool, self._scaling = pool, Scaling(Scale(least, most))
+        self._pool, self._scaler = pool, Scaler(ScalingPolicy(least, most))
 
     def __call__(self, seen: Snapshot) -> None:
         have = self._pool.workers
-        wanted = self._scaling.decide(seen, have)
+        wanted = self._scaler.decide(seen, have)
         if wanted != have:
             _log.info("resize the pool from %d to %d decoders", have, wanted)
             self._pool.resize(wanted)

@@ -17,7 +17,7 @@ from typing import Any
 from rayingest.errors import IngestError
 from rayingest.monitor.diagnose import WAIT_SHARE, diagnose
 from rayingest.plan.figures.histogram import quantile
-from rayingest.plan.figures.metrics import Figures, Metrics, Snapshot, Span, between, no_span
+from rayingest.plan.figures.metrics import Figures, Metrics, Snapshot, Span, no_span, take_snapshot
 
 _LOOK_SECONDS = 1.0
 _LOOK_SHARE = 0.01
@@ -123,7 +123,7 @@ class LoaderWatch:
         if self._metrics is not None:
             self._metrics.record(figures)
         if self._autoscale is not None and now - self._scaled[0] >= SCALE_SECONDS:
-            self._autoscale(between(self._scaled[1], figures, now - self._scaled[0]))
+            self._autoscale(take_snapshot(self._scaled[1], figures, now - self._scaled[0]))
             self._scaled = now, figures
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now
@@ -133,4 +133,4 @@ class LoaderWatch:
 
     def _seen(self, figures: Figures) -> Snapshot:
         then, before = self._looks[0]
-        return between(before, figures, self._clock() - then)
+        return take_snapshot(before, figures, self._clock() - then)

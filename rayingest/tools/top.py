@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rayingest.monitor.diagnose import diagnose, diagnose_ranks
-from rayingest.plan.figures.metrics import LOOKED_AT, METRICS, NODES, Snapshot, between
+from rayingest.plan.figures.metrics import LOOKED_AT, METRICS, NODES, Snapshot, take_snapshot
 
 _LINE = re.compile(r"^(ray_rayingest_\w+)\{(.*)\} (\S+)")
 _TAG = re.compile(r'(\w+)="([^"]*)"')
@@ -113,7 +113,7 @@ class Board:
 
 def _between(before: tuple[float, Seen], after: tuple[float, Seen]) -> Snapshot:
     (_, earlier), (_, later) = before, after
-    return between(earlier.figures, later.figures, later.looked_at - earlier.looked_at)
+    return take_snapshot(earlier.figures, later.figures, later.looked_at - earlier.looked_at)
 
 
 _HEADS = (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rayingest.monitor.watch import LoaderWatch
-from rayingest.plan.figures.metrics import between
+from rayingest.plan.figures.metrics import take_snapshot
 
 
 class Loader:
@@ -116,7 +116,7 @@ def test_counters_are_differences_and_gauges_are_values() -> None:
         "word": "x",
         "nodes": {"a": {"bytes_read": 7}, "b": {"bytes_read": 3}},
     }
-    seen = between(before, after, 2.0)
+    seen = take_snapshot(before, after, 2.0)
     assert (seen.seconds, seen.figures) == (2.0, {"samples": 20, "decoders": 4})
     assert seen.nodes == {"a": {"bytes_read": 2}, "b": {"bytes_read": 3}}
     assert seen["what is not there"] == 0

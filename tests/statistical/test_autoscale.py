@@ -12,7 +12,7 @@ import pytest
 import rayingest as ri
 from rayingest.monitor import watch
 from rayingest.monitor.diagnose import WAIT_SHARE, wait_share
-from rayingest.plan.figures.metrics import between
+from rayingest.plan.figures.metrics import take_snapshot
 from tests.statistical.test_bottlenecks import BATCH
 from tests.support.streams import joined, slow, write_shards
 
@@ -46,7 +46,7 @@ def test_decoders_come_and_go_and_the_stream_is_the_same(
             for _ in range(steps):
                 seen.append(joined([next(batches)]))
                 time.sleep(step)
-            return wait_share(between(before, loader.figures(), 1.0))
+            return wait_share(take_snapshot(before, loader.figures(), 1.0))
 
         deadline, first = time.monotonic() + SECONDS, share(0.06, 10)
         while share(0.06, 10) >= WAIT_SHARE:

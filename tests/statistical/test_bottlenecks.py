@@ -14,7 +14,7 @@ import pytest
 import rayingest as ri
 from rayingest.api.dataset import Dataset
 from rayingest.monitor.diagnose import WAIT_SHARE, Diagnosis, diagnose, diagnose_ranks
-from rayingest.plan.figures.metrics import Snapshot, between
+from rayingest.plan.figures.metrics import Snapshot, take_snapshot
 from tests.support.streams import number, slow, write_shards
 from tests.support.web import WebServer, web
 
@@ -54,7 +54,7 @@ def diagnosed(
         for _ in range(steps):
             next(running)
             time.sleep(step)
-        found = diagnose(between(before, loader.figures(), time.monotonic() - begun))
+        found = diagnose(take_snapshot(before, loader.figures(), time.monotonic() - begun))
         assert loader.stats()["bottleneck"]
     return found
 
@@ -170,7 +170,7 @@ def in_step(
                 together.wait()
                 if number == 3:
                     before, begun = loader.figures(), time.monotonic()
-            return between(before, loader.figures(), time.monotonic() - begun)
+            return take_snapshot(before, loader.figures(), time.monotonic() - begun)
 
     with ThreadPoolExecutor(len(pools)) as threads:
         return dict(

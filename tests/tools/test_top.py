@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rayingest.execute.cluster.metrics import _values
 from rayingest.monitor.diagnose import diagnose
-from rayingest.plan.figures.metrics import METRICS, NODES, Snapshot, between
+from rayingest.plan.figures.metrics import METRICS, NODES, Snapshot, take_snapshot
 from rayingest.tools import top
 from rayingest.tools.cli import app
 from tests.support.diagnosis_cases import CASES
@@ -144,7 +144,7 @@ def test_what_is_exported_says_the_same_as_stats(case: str) -> None:
         for series, value in _values(metric, figures, "here")
     )
     (seen,) = top.parse(text).values() if text else (top.Seen(),)
-    there = between({}, seen.figures, made_up.seconds)
+    there = take_snapshot({}, seen.figures, made_up.seconds)
     said = diagnose(replace(made_up, figures=Asked(figures)))
     assert diagnose(there) == said
     assert asked <= {figure for metric in METRICS for figure in metric.stages}

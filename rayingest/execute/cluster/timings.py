@@ -11,7 +11,7 @@ from typing import Any
 
 from rayingest.execute.cluster.decoder import DecodeResult
 from rayingest.execute.cluster.reader import ReadResult
-from rayingest.plan.figures.histogram import Histogram, together
+from rayingest.plan.figures.histogram import Histogram, add_counts
 from rayingest.plan.figures.metrics import NODES, STALLS
 
 _SHORT_ID = 8
@@ -116,7 +116,7 @@ class Timings:
         total = {}
         for figure, nothing in _NodeTimings().stats().items():
             parts = [figures[figure] for figures in nodes.values()]
-            total[figure] = together(parts) if isinstance(nothing, list) else sum(parts)
+            total[figure] = add_counts(parts) if isinstance(nothing, list) else sum(parts)
         return {**total, NODES: nodes}
 
     def _of(self, node: str) -> _NodeTimings:

@@ -1,7 +1,8 @@
-"""What a loader tells of itself: the figures of `stats()` by name, and the metrics that carry them out of the process.
+"""Name the figures of `stats()` and the metrics that export them, and compare two looks at them.
 
-Owns the names, and what happened between two looks. A figure that counts only grows while its loader lives; any other
-is as it is now. `stats()` is the one source: whoever exports metrics, or draws a conclusion, takes the figures from it.
+Owns the names and the descriptions. A counter only grows while its loader lives; a gauge is the
+value of now. `stats()` is the one source: metrics, diagnoses and scaling all use its figures.
+Refuses to measure, and to export: it has no clock and no connection.
 """
 
 from __future__ import annotations
@@ -10,32 +11,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from rayingest.plan.figures.histogram import Counts, grown
+from rayingest.plan.figures.histogram import Counts, subtract_counts
 
 Figures = Mapping[str, Any]
-"""As `stats()` gives them."""
+"""Figures by name, as `stats()` returns them."""
 
 NODES = "nodes"
-"""The figure that holds, by node, those figures that are of the work done there: the parts of their totals."""
+"""The figure that splits others by node: a mapping from node to the figures of its workers. The
+totals are the sums over the nodes."""
 
 LOOKED_AT = "looked_at"
-"""The figure that says when the others were recorded, in seconds since 1970. Whoever exports them adds it."""
+"""The time at which the figures were recorded, in seconds since 1970. The exporter adds it."""
 
 STALLS = {
-    "workers": "a worker to come",
+    "workers": "a worker to start",
     "read": "blocks being read",
     "room": "room in the object store",
     "decode": "decoding",
-    "transfer": "what is decoded to be brought here and put together",
+    "transfer": "the transfer and assembly of decoded samples",
 }
-"""What the loop waits for, by what the batch that is due lacks; in words."""
+"""Why the loop waits, by cause: in words, what the batch that is due lacks."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One exported metric; `stages` gives, by figure, the value of its tag `stage`.
+    """One exported metric; `stages` maps each of its figures to the value of the tag `stage`.
 
-    "durations" are counters, one for each bound, with the tag `le` that Prometheus' histograms have.
+    The kind "durations" is exported as counters, one for each bound, with the tag `le` of
+    Prometheus' histograms.
     """
 
     name: str
@@ -45,14 +48,18 @@ class Metric:
 
 
 TAGS = ("JobId", "rank", "loader", "stage", "node")
-"""`JobId` is named as in Ray's own metrics: Prometheus has a `job` of its own, for what it scrapes. `loader` numbers
-those of a process, since a rank may have several; `node` is where the work was done."""
+"""The tags of every metric.
+
+`JobId` has the name that Ray's own metrics use: in Prometheus `job` is the scrape job. `loader` is
+the number of the loader in its process, because a rank may have several. `node` is the node that
+did the work."""
 
 METRICS = (
     Metric(
         "rayingest_seconds",
         "counter",
-        "Seconds that a stage took, its workers together; queue is before one begins, wait and step are the loop's own",
+        "Seconds that a stage took, summed over its workers; queue: tasks that wait for a worker; "
+        "wait and step: the training loop",
         {
             f"{stage}_seconds": stage
             for stage in ("queue", "read", "decode", "transfer", "assemble", "copy", "wait", "step")
@@ -61,19 +68,20 @@ METRICS = (
     Metric(
         "rayingest_durations",
         "durations",
-        "How many reads, decodes, waits and steps took up to `le` seconds; a decode may be of several batches",
+        "Number of reads, decodes, waits and steps that took up to `le` seconds; one decode may "
+        "serve several batches",
         {f"{stage}_durations": stage for stage in ("read", "decode", "wait", "step")},
     ),
     Metric(
         "rayingest_stall_seconds",
         "counter",
-        "Seconds that the training loop waited, by what the batch that was due lacked",
+        "Seconds that the training loop waited, by what the batch due lacked",
         {f"stall_{cause}_seconds": cause for cause in STALLS},
     ),
     Metric(
         "rayingest_bytes",
         "counter",
-        "Bytes that a stage gave",
+        "Bytes that a stage produced",
         {
             "bytes_read": "read",
             "bytes_decoded": "decode",
@@ -84,20 +92,25 @@ METRICS = (
     Metric(
         "rayingest_samples",
         "counter",
-        "Samples that a stage gave; more are decoded than assembled where work is done twice or given up",
+        "Samples that a stage produced; decode exceeds assemble if work is repeated or dropped",
         {"samples_decoded": "decode", "samples": "assemble"},
     ),
     Metric(
         "rayingest_blocks",
         "counter",
-        "Blocks that a stage gave, those read again too",
+        "Blocks that a stage produced, repeated reads included",
         {"blocks_read": "read"},
     ),
-    Metric("rayingest_batches", "counter", "Batches", {"steps": "assemble", "batches": "step"}),
+    Metric(
+        "rayingest_batches",
+        "counter",
+        "Batches that were assembled, and batches that the training loop took",
+        {"steps": "assemble", "batches": "step"},
+    ),
     Metric(
         "rayingest_events",
         "counter",
-        "What went otherwise than planned",
+        "Retries, hedges, lost workers and blocks, repeated reads, bad samples",
         {
             "retries": "retry",
             "storage_retries": "storage_retry",
@@ -111,13 +124,14 @@ METRICS = (
     Metric(
         "rayingest_cache",
         "counter",
-        "Ranges of remote files, by whether they were in the cache on disk",
+        "Ranges of remote files: found in the cache on disk (hit), or fetched (miss)",
         {"cache_hits": "hit", "cache_misses": "miss"},
     ),
     Metric(
         "rayingest_store_bytes",
         "gauge",
-        "Bytes of this loader in the object store, of which given up; how many it may have; and the size of the store",
+        "Bytes in the object store: of this loader, of its dropped objects that are not freed "
+        "yet, its limit, and the size of the store",
         {
             "bytes_in_flight": "in_flight",
             "released_bytes": "released",
@@ -128,94 +142,102 @@ METRICS = (
     Metric(
         "rayingest_host_bytes",
         "gauge",
-        "Bytes of host memory for batches, and how many of them are pinned",
+        "Bytes of host memory for batches, and the pinned bytes among them",
         {"slot_bytes": "slots", "pinned_bytes": "pinned"},
     ),
     Metric(
         "rayingest_queue",
         "gauge",
-        "Tasks under way, and batches that are ready",
+        "Tasks in progress, and batches that are ready",
         {"reads_running": "read", "decodes_running": "decode", "batches_ready": "ready"},
     ),
     Metric(
         "rayingest_workers",
         "gauge",
-        "Workers that run, and how many decoders there should be",
+        "Workers that run, and the number of decoders requested",
         {"readers": "read", "decoders": "decode", "decoders_wanted": "decode_wanted"},
     ),
     Metric(
         "rayingest_cluster",
         "gauge",
-        "CPUs of the cluster, and ranks that share them",
+        "CPUs of the cluster, and the number of ranks that share them",
         {"cluster_cpus": "cpu", "world_size": "rank"},
     ),
     Metric(
         "rayingest_current_step_seconds",
         "gauge",
-        "How long the loop has had its batch in hand, 0 where it has none; seconds of a step are counted when it ends",
+        "Seconds since the loop took its current batch, 0 without one; "
+        "rayingest_seconds counts a step when it ends",
         {"current_step_seconds": "step"},
     ),
     Metric(
         "rayingest_look_timestamp_seconds",
         "gauge",
-        "When all these figures were looked at, since 1970; 0 once the loader is closed",
+        "Time of the last look at the figures, in seconds since 1970; 0 once the loader is closed",
         {LOOKED_AT: "look"},
-    ),  # the last: where it has changed, so has everything else
+    ),  # the last one: a reader that sees it changed knows that all others are up to date
 )
 
-COUNTED = frozenset(
+COUNTERS = frozenset(
     figure for metric in METRICS if metric.kind == "counter" for figure in metric.stages
 )
+"""The figures that are counters."""
 DURATIONS = tuple(
     figure for metric in METRICS if metric.kind == "durations" for figure in metric.stages
 )
+"""The figures that are counts of durations (see `histogram`)."""
 
 Span = Callable[[str, float, str, tuple[int, int] | None], None]
-"""(stage, seconds, who, (epoch, step)): something that took so long has just ended; None where it is of many steps."""
+"""Reports work that has just ended: (stage, seconds, who, (epoch, step)). The position is None if
+the work was for several steps."""
 
 
 def no_span(stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
-    """Nobody traces."""
+    """Ignore the span."""
 
 
 class Metrics(Protocol):
-    """Where figures go."""
+    """Receives the figures of a loader, to export them."""
 
     def record(self, figures: Figures) -> None:
-        """What a loader's figures are now. Callable from any thread, one at a time."""
+        """Export the current figures of the loader. Callable from any thread, one at a time."""
 
     def close(self) -> None:
-        """The loader is closed: whatever was as it was then is nothing now. Idempotent."""
+        """Set the gauges to 0: the loader is closed. Idempotent."""
 
 
 class Watch(Protocol):
-    """Who looks at a loader from time to time."""
+    """Looks at a loader's figures from time to time."""
 
     def attach(self, figures: Callable[[], Figures]) -> None:
-        """Look at these figures of a loader from now on, and once more when it is closed; callable from any thread."""
+        """Look at these figures from now on, and once more at the close.
+
+        `figures` must be callable from any thread.
+        """
 
     def tick(self) -> None:
-        """Look, if it is time to. Costs next to nothing where it is not. Callable from any thread."""
+        """Look if a look is due; cheap if none is. Callable from any thread."""
 
     def span(self, stage: str, seconds: float, who: str, position: tuple[int, int] | None) -> None:
-        """As `Span`."""
+        """Record work that has just ended; the arguments are those of `Span`."""
 
     def trace(self, span: Span) -> None:
-        """Tell this, from now on, what was done."""
+        """Pass all further spans to this function."""
 
     def findings(self, figures: Figures) -> dict[str, Any]:
-        """Further figures, which follow from these."""
+        """Return further figures, derived from these."""
 
     def close(self) -> None:
-        """The loader is closed. Idempotent."""
+        """Look once more, and stop. Idempotent."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a loader did in `seconds`: figures that count are what they grew by, others are as they were at the end.
+    """What a loader did in a period of `seconds`.
 
-    `nodes` holds the same by node, as far as the work has one. A figure that is not there is 0. `durations` are those
-    figures that are counts of durations.
+    `figures` has the growth of each counter, and the value of each gauge at the end. `nodes` has
+    the same by node, for the figures that are known by node. `durations` has the growth of each
+    histogram. Indexing gives a figure, 0 if it is absent.
     """
 
     seconds: float
@@ -227,19 +249,21 @@ class Snapshot:
         return self.figures.get(figure, 0.0)
 
 
-def between(before: Figures, after: Figures, seconds: float) -> Snapshot:
-    """What happened from one look to the next, so many seconds later."""
+def take_snapshot(before: Figures, after: Figures, seconds: float) -> Snapshot:
+    """Return what happened between two looks at the figures that are `seconds` apart."""
     nodes, earlier = after.get(NODES, {}), before.get(NODES, {})
-    by_node = {node: _grown(earlier.get(node, {}), figures) for node, figures in nodes.items()}
+    by_node = {node: _growth(earlier.get(node, {}), figures) for node, figures in nodes.items()}
     durations = {
-        name: grown(before.get(name, ()), after[name]) for name in DURATIONS if name in after
+        name: subtract_counts(after[name], before.get(name, ()))
+        for name in DURATIONS
+        if name in after
     }
-    return Snapshot(seconds, _grown(before, after), by_node, durations)
+    return Snapshot(seconds, _growth(before, after), by_node, durations)
 
 
-def _grown(before: Figures, after: Figures) -> dict[str, float]:
+def _growth(before: Figures, after: Figures) -> dict[str, float]:
     return {
-        name: value - before.get(name, 0) if name in COUNTED else value
+        name: value - before.get(name, 0) if name in COUNTERS else value
         for name, value in after.items()
         if isinstance(value, (int, float))
     }

@@ -1,7 +1,8 @@
-"""How many decoders a loader should have: decided from what it did for a while, never without evidence.
+"""Decide how many decoders a loader should have, from snapshots of its figures.
 
-Pure. Owns when to add and when to remove; who does it is another's business. The stream does not depend on it.
-Evidence is of as many looks as it takes: a batch may take longer than the time from one look to the next.
+Pure: `monitor/autoscale.py` resizes the pool. Owns when decoders are added and removed. Refuses to
+decide without evidence: it joins snapshots until they cover enough batches, because one batch may
+take longer than one snapshot. The stream of samples does not depend on the number of decoders.
 """
 
 from __future__ import annotations
@@ -9,28 +10,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rayingest.plan.figures.metrics import COUNTED, STALLS, Snapshot
+from rayingest.plan.figures.metrics import COUNTERS, STALLS, Snapshot
 
 _WAITS = 0.05
+"""The share of its time that the loop may wait without a decoder being added."""
 _DECODING = 0.5
-"""Of the waits, so much must be for decoding: more decoders remove no other wait."""
+"""The share of the wait that must be for decoding: more decoders shorten no other wait."""
 _SPARE = 1.2
+"""How many times the capacity that the work needs a loader gets."""
 _LEAST_BATCHES = 3
-"""With fewer a conclusion would be one of the first batch, which takes longer than others."""
+"""With fewer batches the first one counts too much: it takes longer than others."""
 
 
 @dataclass(frozen=True)
-class Scale:
-    """From `least` to `most` decoders. A change needs `patience` conclusions in a row that agree: one to add, more to
-    remove, as a wait costs more than an idle CPU.
+class ScalingPolicy:
+    """Bounds the number of decoders by `least` and `most`, and says how fast it changes.
+
+    One conclusion adds decoders. Removing takes `patience` conclusions in a row, because a wait
+    costs more than an idle CPU.
     """
 
     least: int
     most: int
     patience: int = 3
 
-    def wanted(self, seen: Snapshot, have: int) -> int:
-        """How many there should be where `have` are asked for, by this snapshot alone; `have` where it says nothing."""
+    def target(self, seen: Snapshot, have: int) -> int:
+        """Return the number of decoders that this snapshot calls for, if `have` are requested.
+
+        Returns `have` if the snapshot is no reason to change.
+        """
         if have < self.least:
             return self.least
         waited = seen["wait_seconds"]
@@ -39,50 +47,51 @@ class Scale:
             return have
         work = seen["decode_seconds"]
         if waited / busy <= _WAITS:
-            idle = math.ceil(
-                _SPARE * work / busy
-            )  # what would have done the same work without a wait
-            return max(self.least, min(have, idle))
+            # This number would have done the same work without a wait.
+            enough = math.ceil(_SPARE * work / busy)
+            return max(self.least, min(have, enough))
         stalls = {cause: seen[f"stall_{cause}_seconds"] for cause in STALLS}
         decoding = stalls["decode"] >= _DECODING * sum(stalls.values()) > 0
         if not decoding or int(seen["decoders"]) != have:
-            return have  # more would not help, or those asked for last are still to come
+            # More decoders do not help, or the decoders requested last have not started yet.
+            return have
         needed = math.ceil(_SPARE * work / max(seen["step_seconds"], 1e-9))
         return min(self.most, max(have + 1, min(needed, 2 * have)))
 
 
-class Scaling:
-    """What was seen of one loader since the last conclusion, and the conclusions so far."""
+class Scaler:
+    """Applies a policy to one loader: collects snapshots, and counts conclusions in a row."""
 
-    def __init__(self, scale: Scale) -> None:
-        self._scale = scale
-        self._evidence = Snapshot(0.0, {})
-        self._agreed = 0  # conclusions in a row that fewer would do
-        self._fewest = 0  # and how many the most demanding of them wanted
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._policy = policy
+        self._evidence = Snapshot(0.0, {})  # since the last conclusion
+        self._fewer_in_a_row = 0  # conclusions that fewer decoders are enough
+        self._highest_target = 0  # the largest target among these conclusions
 
     def decide(self, seen: Snapshot, have: int) -> int:
-        """How many decoders there should be from now on; `seen` is what happened since the last call."""
+        """Return how many decoders the loader should have; `seen` is since the last call."""
+        # Snapshots with different numbers of running decoders are no common evidence.
         as_before = seen["decoders"] == self._evidence["decoders"]
-        self._evidence = _joined(self._evidence, seen) if as_before else seen
+        self._evidence = _join(self._evidence, seen) if as_before else seen
         if self._evidence["batches"] < _LEAST_BATCHES:
-            return max(have, self._scale.least)
-        wanted = self._scale.wanted(self._evidence, have)
+            return max(have, self._policy.least)
+        target = self._policy.target(self._evidence, have)
         self._evidence = Snapshot(0.0, {})
-        if wanted >= have:
-            self._agreed = self._fewest = 0
-            return wanted
-        self._agreed += 1
-        self._fewest = max(self._fewest, wanted)
-        if self._agreed < self._scale.patience:
+        if target >= have:
+            self._fewer_in_a_row = self._highest_target = 0
+            return target
+        self._fewer_in_a_row += 1
+        self._highest_target = max(self._highest_target, target)
+        if self._fewer_in_a_row < self._policy.patience:
             return have
-        wanted, self._agreed, self._fewest = self._fewest, 0, 0
-        return wanted
+        target, self._fewer_in_a_row, self._highest_target = self._highest_target, 0, 0
+        return target
 
 
-def _joined(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Both as one, the second behind the first."""
+def _join(before: Snapshot, after: Snapshot) -> Snapshot:
+    """Return one snapshot of both periods, of which `after` follows `before`."""
     figures = {
-        name: value + before[name] if name in COUNTED else value
+        name: value + before[name] if name in COUNTERS else value
         for name, value in after.figures.items()
     }
     return Snapshot(before.seconds + after.seconds, figures)

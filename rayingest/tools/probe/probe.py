@@ -17,7 +17,7 @@ from rayingest.execute.cluster.resources import describe_cpus, total_cpus
 from rayingest.monitor.diagnose import Diagnosis, diagnose
 from rayingest.monitor.meter import Meter
 from rayingest.monitor.trace import Trace
-from rayingest.plan.figures.metrics import between
+from rayingest.plan.figures.metrics import take_snapshot
 from rayingest.trainer.loader import Loader
 
 KNEE = 0.95
@@ -164,7 +164,7 @@ def run_loader(loader: Loader, point: Point, trial: Trial, pool: Pool | None) ->
         meter.look()
     took = time.monotonic() - begun
     used, figures = meter.read(), loader.figures()
-    seen = between(before, figures, took)
+    seen = take_snapshot(before, figures, took)
     count = max(1.0, seen["batches"])
     return Measured(
         point,

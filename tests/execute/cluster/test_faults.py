@@ -256,7 +256,7 @@ def test_a_missing_cpu_is_logged_and_then_an_error(
     finally:
         cluster.util.remove_placement_group(taken)
     waits = (
-        "waiting for a worker to come; 0 of 2 decoders run "
+        "waiting for a worker to start; 0 of 2 decoders run "
         "(the cluster has 12 CPUs, 0 of them free)"
     )
     assert waits in caplog.text

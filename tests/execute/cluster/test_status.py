@@ -50,7 +50,7 @@ def test_waiting_for_storage_is_logged(
     [
         ("read", "blocks being read"),
         ("room", "blocks being read, which have room in the object store reserved for them"),
-        ("workers", "a worker to come"),
+        ("workers", "a worker to start"),
         ("", "the next event"),
     ],
 )

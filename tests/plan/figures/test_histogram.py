@@ -1,14 +1,21 @@
-"""Histogram as counts: where each is counted, and what the counts say."""
+"""A histogram counts each duration in its range; its counts give sums, differences, quantiles."""
 
 from __future__ import annotations
 
 import pytest
 
-from rayingest.plan.figures.histogram import BOUNDS, COARSE, Histogram, grown, quantile, together
+from rayingest.plan.figures.histogram import (
+    BOUNDS,
+    COARSE,
+    Histogram,
+    add_counts,
+    quantile,
+    subtract_counts,
+)
 
 
-def test_each_is_counted_once_at_the_least_bound_that_holds_it() -> None:
-    """A bound holds what took exactly as long; behind the last is the rest."""
+def test_a_duration_is_counted_once_at_the_least_bound_that_is_not_below_it() -> None:
+    """A duration equal to a bound belongs to it; the last count is of durations above all."""
     seen = Histogram()
     for seconds in (0.0, 0.001, 0.0011, 50.0, 51.0):
         seen.add(seconds)
@@ -19,30 +26,30 @@ def test_each_is_counted_once_at_the_least_bound_that_holds_it() -> None:
     assert BOUNDS[COARSE[-1]] == BOUNDS[-1] == 50
 
 
-def test_quantiles_are_those_of_the_values_to_the_bounds() -> None:
-    """Between the bounds around the true one; None of nothing."""
+def test_quantiles_are_those_of_the_durations_up_to_the_bounds() -> None:
+    """A quantile lies between the bounds around the true value; without durations it is None."""
     seen = Histogram()
     for i in range(1000):
         seen.add(i / 1000)
     assert quantile(seen.counts, 0.95) == pytest.approx(0.95, abs=0.01)
     assert quantile(seen.counts, 0.1) == pytest.approx(0.1, abs=0.01)
-    for seconds in (0.0013, 0.0503, 0.7, 31.0):  # all alike: the least that bounds can tell
-        alike = Histogram()
-        alike.add(seconds)
-        assert seconds <= quantile(alike.counts, 0.95) * 1.02 <= 1.3 * seconds
+    for seconds in (0.0013, 0.0503, 0.7, 31.0):  # a single duration: the worst case
+        single = Histogram()
+        single.add(seconds)
+        assert seconds <= quantile(single.counts, 0.95) * 1.02 <= 1.3 * seconds
     seen.add(1e9)
     assert quantile(seen.counts, 1.0) == BOUNDS[-1]
     assert quantile(Histogram().counts, 0.5) is None
 
 
-def test_counts_add_up_and_differ() -> None:
-    """Over workers, and from one look to the next."""
+def test_counts_are_added_and_subtracted() -> None:
+    """Counts of two workers have a sum; counts of two looks have a difference."""
     one, other = Histogram(), Histogram()
     one.add(0.01)
     other.add(0.01)
     other.add(1.0)
-    both = together([one.counts, other.counts])
+    both = add_counts([one.counts, other.counts])
     assert sum(both) == 3
-    assert grown(one.counts, both) == other.counts
-    assert grown((), both) == both
-    assert sum(together([])) == 0
+    assert subtract_counts(both, one.counts) == other.counts
+    assert subtract_counts(both, ()) == both
+    assert sum(add_counts([])) == 0
