@@ -15,7 +15,7 @@ from rayingest.build.compatibility import Feature
 from rayingest.build.description import Fields, Packed
 from rayingest.build.one_source import OneSource
 from rayingest.build.statistic import LengthOf, SampleStatistic
-from rayingest.build.weights import By, Weighting, one_weight
+from rayingest.build.weights import By, Weighting, check_weights
 from rayingest.errors import ConfigError
 from rayingest.options.checked import checked
 from rayingest.options.types import Count, Flag, Fraction, Function, Length, Positive, Seed, Text
@@ -91,9 +91,9 @@ class Dataset(FiniteData[OneSource]):
         self._permit(Feature.LENGTH)
         stages = self._description.stages
         if isinstance(of, str):
-            lengths = SampleStatistic(f"length({of})", LengthOf(of), stages, (of,), gives=int)
+            lengths = SampleStatistic(f"length({of})", LengthOf(of), stages, (of,), result_type=int)
         else:
-            lengths = SampleStatistic(f"length({name_of(of)})", of, stages, gives=int)
+            lengths = SampleStatistic(f"length({name_of(of)})", of, stages, result_type=int)
         return self._with(lengths=lengths)
 
     @checked()
@@ -123,7 +123,7 @@ class Dataset(FiniteData[OneSource]):
         packed = self._with(packing=Packed(Packing(length, cut), names))
         return packed if packed._description.lengths is not None else packed.length(names[0])
 
-    @checked(one_weight)
+    @checked(check_weights)
     def weighted(
         self, by: By | None = None, *, balance: By | None = None, samples: Positive | None = None
     ) -> Dataset:

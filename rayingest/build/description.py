@@ -49,8 +49,10 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Batching:
-    """How samples become batches. `size` counts the rows of a step on all ranks, None with
-    `max_tokens`, which limits the tokens of each rank.
+    """How samples become batches.
+
+    `size` is the number of rows of a step on all ranks. It is None with `max_tokens`, which limits
+    the tokens of each rank.
     """
 
     size: int | None
@@ -143,14 +145,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Description(ABC):
-    """What the three kinds of data have in common: an order, and batches."""
+    """The part that the three kinds of data share: an order, and batches."""
 
     shuffling: Shuffle | None = field(default=None, kw_only=True)
     batching: Batching | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def __str__(self) -> str:
-        """Say in a few words what is read."""
+        """Return a short text that names the data."""
 
     @abstractmethod
     def with_stage(self, stage: Stage) -> Self:
@@ -187,13 +189,13 @@ class Description(ABC):
 
 @dataclass(frozen=True)
 class SourceDescription(Description):
-    """Data from one source, and all that the verbs of a `Dataset` say of them.
+    """Data from one source, with the values of all verbs of a `Dataset`.
 
-    `sampling`: a sampler that decides the order instead of `shuffling`. `seed`: of random numbers,
-    without `shuffling`. `collate`: the source's own way to make batches, without one in `batching`.
-    `limits` choose samples, in this order; a `SampleStatistic` among them is True for the samples
-    to keep. `order_kind`: a registered kind of order with its `order_options`, instead of those
-    that the verbs choose.
+    `sampling`: a sampler that decides the order instead of `shuffling`. `seed`: the seed of random
+    numbers if there is no `shuffling`. `collate`: the source's own function that makes batches,
+    used if `batching` has none. `limits` choose samples, in this order; a `SampleStatistic` among
+    them is True for the samples to keep. `order_kind`: a registered kind of order with its
+    `order_options`, instead of the kind that the verbs choose.
     """
 
     source: Source
@@ -225,7 +227,7 @@ class SourceDescription(Description):
 
     @property
     def work(self) -> SourceWork:
-        """What workers need to know to read and decode."""
+        """The task that workers need in order to read and decode."""
         source = self.source
         format_ = get_format(source.format_name)
         return SourceWork(format_, source.storage, self.pipeline, source.strict, source.options)
@@ -269,7 +271,7 @@ def make_pipeline(
     batching: Batching | None,
     collate: Callable[[list[dict[str, Any]]], Any] | None = None,
 ) -> Pipeline:
-    """Return the work on samples that become batches in this way, or else by `collate`."""
+    """Return the pipeline of these stages; `batching.collate` replaces `collate`."""
     if batching is None:
         return Pipeline(stages, seed, collate)
     return Pipeline(stages, seed, batching.collate or collate, padding=batching.pad)
@@ -278,17 +280,18 @@ def make_pipeline(
 def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:
     """Return the stages with one more.
 
-    Raises ConfigError if it cannot follow them, or names a field that a `select` before it left out.
+    Raises ConfigError if it cannot follow them, or if it names a field that an earlier `select`
+    left out.
     """
-    there: Mapping[str, Any] | None = None  # unknown, until a select names all fields
+    fields: Mapping[str, Any] | None = None  # None: unknown, until a select names all fields
     for one in stages:
         if not isinstance(one, Decode):
-            there = one.fields if isinstance(one, Select) else None
+            fields = one.fields if isinstance(one, Select) else None
     named: Iterable[str] = stage.fields.values() if isinstance(stage, Select) else ()
     named = stage.functions if isinstance(stage, Decode) else named
     for name in named:
-        if there is not None and name not in there:
-            raise absent_field(type(stage).__name__.lower(), name, there)
+        if fields is not None and name not in fields:
+            raise absent_field(type(stage).__name__.lower(), name, fields)
     added = (*stages, stage)
     Pipeline(added, 0)
     return added

@@ -1,8 +1,9 @@
-"""A Ray Dataset's rows as Parquet files, written once.
+"""Write the rows of a Ray Dataset as Parquet files, once.
 
-Owns where they lie and when they count as there: each attempt writes into a folder of its own, and a note beside these
-names the one that was finished first. Ray Data's tensors become Arrow's, or bytes that a column's metadata tells how to
-read where they have no one shape, or a type that Arrow's tensors lack.
+Owns where the files are and when they are complete: each attempt writes into its own folder, and a
+note beside the folders names the attempt that finished first. Ray Data's tensors become Arrow's
+tensors. Where shapes differ, or Arrow has no tensor of the type, they become bytes, and the
+metadata of the column says how to read them.
 """
 
 from __future__ import annotations
@@ -40,21 +41,22 @@ _log = logging.getLogger("rayingest")
 
 
 def write_once(rows: ray.data.Dataset, place: str, storage: Storage, block_bytes: int) -> str:
-    """The files as a brace range of URLs, in the order of the rows: those that are there, or written now by Ray Data.
+    """Write the rows with Ray Data if no complete files exist, and return the URLs of the files.
 
-    Row groups have about `block_bytes`. Raises ConfigError where there is no row, or a column of Python objects.
+    The URLs are a brace range in the order of the rows. Row groups have about `block_bytes`.
+    Raises ConfigError if there are no rows, or if a column holds Python objects.
     """
     note = CacheFile(
         "note of a Ray Dataset's rows", f"{place}/{_NOTE}", storage, named_by_user=True
     )
     with node_lock(hashlib.blake2b(place.encode(), digest_size=16).hexdigest()):
-        found = note.load(_folder_and_files)
-        if found is None:
+        complete = note.load(_folder_and_files)
+        if complete is None:
             attempt = uuid.uuid4().hex
             try:
                 files = _write(rows, f"{place}/{attempt}", storage, block_bytes)
-                found = note.load(_folder_and_files)  # another node's may be finished by now
-                if found is None:
+                complete = note.load(_folder_and_files)  # another node may have finished first
+                if complete is None:
                     note.save(
                         {"version": _VERSION, "folder": attempt}, {"files": np.array([files])}
                     )
@@ -63,7 +65,7 @@ def write_once(rows: ray.data.Dataset, place: str, storage: Storage, block_bytes
                 _remove(f"{place}/{attempt}", storage)
                 raise
             _remove(f"{place}/{attempt}", storage)
-    return _range(place, *found)
+    return _range(place, *complete)
 
 
 def _folder_and_files(header: dict[str, Any], columns: dict[str, Any]) -> tuple[str, int] | None:
@@ -83,10 +85,15 @@ def _name(number: int) -> str:
 
 
 def _write(rows: ray.data.Dataset, folder: str, storage: Storage, block_bytes: int) -> int:
-    """How many files were written: one for each of Ray Data's blocks that has rows, numbered in their order."""
+    """Write one file for each block of Ray Data that has rows, and return the number of files.
+
+    The files are numbered in the order of the blocks.
+    """
     storage.on_filesystem(folder, lambda fs, name: fs.makedirs(name, exist_ok=True), "write")
-    how = {"folder": folder, "storage": storage, "block_bytes": block_bytes}
-    written = rows.map_batches(_write_block, batch_format="pyarrow", batch_size=None, fn_kwargs=how)
+    kwargs = {"folder": folder, "storage": storage, "block_bytes": block_bytes}
+    written = rows.map_batches(
+        _write_block, batch_format="pyarrow", batch_size=None, fn_kwargs=kwargs
+    )
     files = 0
     with _in_order(written):
         for row in written.iter_rows():
@@ -110,13 +117,13 @@ def _remove(folder: str, storage: Storage) -> None:
         storage.on_filesystem(
             folder, lambda fs, name: fs.exists(name) and fs.rm(name, recursive=True), "write"
         )
-    except Exception as error:  # what went wrong before is what matters
+    except Exception as error:  # the error that led here matters more
         _log.warning("cannot remove %s, which is not needed: %s", redact(folder), error)
 
 
 @contextmanager
 def _in_order(rows: ray.data.Dataset) -> Iterator[None]:
-    """Inside, Ray Data gives its blocks in the order of the rows."""
+    """Make Ray Data yield its blocks in the order of the rows."""
     options = rows.context.execution_options
     before, options.preserve_order = options.preserve_order, True
     try:
@@ -126,11 +133,14 @@ def _in_order(rows: ray.data.Dataset) -> Iterator[None]:
 
 
 def _write_block(table: pa.Table, folder: str, storage: Storage, block_bytes: int) -> pa.Table:
-    """Writes a file, under a name of its own, and tells it, or why not; a task that is run again writes another."""
+    """Write a file, and return a table with its name, or with the reason why it is refused.
+
+    The name is unique: a task that Ray runs again writes another file.
+    """
     if not table.num_rows:
-        return _told([])
+        return _result([])
     if refused := [field.name for field in table.schema if _kind(field) == _OBJECTS]:
-        return _told(
+        return _result(
             [("", f"column {refused[0]!r} holds Python objects; make them arrays, text or bytes")]
         )
     table = _plain(table)
@@ -140,10 +150,10 @@ def _write_block(table: pa.Table, folder: str, storage: Storage, block_bytes: in
     name = f"{uuid.uuid4().hex}.parquet"
     data = sink.getvalue().to_pybytes()
     storage.on_filesystem(f"{folder}/{name}", lambda fs, path: fs.pipe_file(path, data), "write")
-    return _told([(name, "")])
+    return _result([(name, "")])
 
 
-def _told(files: list[tuple[str, str]]) -> pa.Table:
+def _result(files: list[tuple[str, str]]) -> pa.Table:
     return pa.table(
         {
             key: pa.array([file[i] for file in files], pa.string())
@@ -153,12 +163,12 @@ def _told(files: list[tuple[str, str]]) -> pa.Table:
 
 
 def _kind(field: pa.Field) -> str:
-    """Which of Ray Data's own types this is, "" for Arrow's."""
+    """Return the name of Ray Data's own type, "" for a type of Arrow."""
     return str(getattr(field.type, "extension_name", ""))
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """The table in types that any reader of Parquet knows."""
+    """Return the table in types that any reader of Parquet knows."""
     encodings = {}
     for place, field in enumerate(table.schema):
         kind = _kind(field)
@@ -169,10 +179,8 @@ def _plain(table: pa.Table) -> pa.Table:
                 for array in chunk.to_numpy(zero_copy_only=False)
             ]
             if "variable" in kind:
-                column, encodings[field.name] = (
-                    bytes_column([_npy(array) for array in arrays]),
-                    "npy",
-                )
+                column = bytes_column([_npy(array) for array in arrays])
+                encodings[field.name] = "npy"
             elif arrays[0].dtype.kind in "iuf" and arrays[0].ndim and arrays[0].size:
                 column = pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack(arrays))
             else:

@@ -1,7 +1,7 @@
 """Build a running loader from a description.
 
-Owns the options of `loader`: finds the ranks, has the stream built, and joins it with workers or
-with this process. `on_ray` owns the part that needs Ray.
+Owns the options of `loader`: finds the ranks, builds the stream, and connects it to workers or
+to this process. `on_ray` owns the part that needs Ray.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def _pool(value: Any) -> Any:
     return value
 
 
-def _check_options(given: Mapping[str, Any]) -> None:
-    pool = given.get("pool")
-    if pool is not None and given.get("workers", pool.workers) != pool.workers:
+def _check_options(options: Mapping[str, Any]) -> None:
+    pool = options.get("pool")
+    if pool is not None and options.get("workers", pool.workers) != pool.workers:
         raise ConfigError(
-            f"workers={given['workers']} beside a pool of {pool.workers}: the loader takes the "
+            f"workers={options['workers']} beside a pool of {pool.workers}: the loader takes the "
             "workers of the pool; leave one of them out"
         )
     for name in ("max_errors", "quarantine"):
-        if given.get(name) is not None and given.get("on_error", "raise") == "raise":
+        if options.get(name) is not None and options.get("on_error", "raise") == "raise":
             raise ConfigError(
-                f"{name}={given[name]!r} is for on_error='skip': with 'raise' the first bad sample "
-                "is an error"
+                f"{name}={options[name]!r} is for on_error='skip': with 'raise' the first bad "
+                "sample is an error"
             )
 
 
@@ -103,7 +103,7 @@ def build_loader(
         device: where the tensors of a batch are.
         max_bytes: limit of the bytes in the object store for this loader. Default: this rank's
             share of 40 % of the node's store.
-        prefetch: number of batches that are made, and copied to the device, in advance.
+        prefetch: number of batches to make, and to copy to the device, in advance.
         pool: workers that this loader shares with others of this process, instead of `workers`.
         pin_memory: page-lock the host memory of batches. Default: True for a CUDA device.
         epochs: number of epochs the loop will run: nothing beyond the last one is read.
@@ -187,5 +187,6 @@ def _used(on_error: str, epochs: int | None) -> list[Feature]:
 
 
 def _quarantine(stream: Stream, folder: Folder | None, max_errors: float | None) -> Quarantine:
+    """Return the list of bad samples of a rank, with its limit."""
     name = f"{stream.name}-rank{stream.planner.rank}"
     return Quarantine(folder, name, max_errors, stream.work.storage_options)

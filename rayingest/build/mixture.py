@@ -38,8 +38,8 @@ from rayingest.transforms.stages import Stage
 class MixedSources(Description):
     """Several sources as one, by name; a source may be a mixture itself.
 
-    `weights`: by the step from which they hold, the share of each source; None: the sources' sizes.
-    `until` and `stratified` as in `mix`.
+    `weights`: the share of each source, by the first step to which the shares apply; None for
+    shares in proportion to the sizes of the sources. `until` and `stratified` are as in `mix`.
     """
 
     sources: Mapping[str, OneSource | MixedSources]
@@ -52,7 +52,7 @@ class MixedSources(Description):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the sources in the order of `__source__`, one in a mixture as "web/news"."""
+        """Names of the sources in the order of `__source__`; "web/news" is in the mixture "web"."""
         return tuple(leaf.name for leaf in self.leaves())
 
     @property
@@ -65,7 +65,7 @@ class MixedSources(Description):
             yield Feature.CHANGING_WEIGHTS
 
     def _is_unstratified(self) -> bool:
-        """Return whether this mixture, or one inside without a shuffle of its own, is."""
+        """Return whether this mixture, or an inner one without its own shuffle, is unstratified."""
         inside = (source for source in self.sources.values() if isinstance(source, MixedSources))
         unseeded = (source for source in inside if source.shuffling is None)
         return not self.stratified or any(source._is_unstratified() for source in unseeded)
@@ -76,7 +76,7 @@ class MixedSources(Description):
         shuffling: tuple[str, Shuffle] | None = None,
         batching: Batching | None = None,
     ) -> Iterator[Leaf[OneSource]]:
-        """Yield the sources that are no mixtures, each with the shuffle and batches that it gets."""
+        """Yield the sources that are not mixtures, each with its shuffle and its batches."""
         batching = self.batching or batching
         if self.shuffling is not None:
             shuffling = within, self.shuffling
@@ -98,7 +98,7 @@ class MixedSources(Description):
 
     @property
     def recipe(self) -> Recipe:
-        """What the mixture's order depends on, except the sources' own orders."""
+        """All that the order depends on, except the sources' own orders."""
         sources = {
             name: source.recipe if isinstance(source, MixedSources) else None
             for name, source in self.sources.items()
@@ -108,7 +108,7 @@ class MixedSources(Description):
 
     @property
     def work(self) -> MixedWork:
-        """What workers need to know to read and decode."""
+        """The task that workers need in order to read and decode."""
         works = {}
         for number, leaf in enumerate(self.leaves()):
             work = leaf.dataset.work
@@ -121,17 +121,19 @@ class MixedSources(Description):
         manifest = JoinedManifest.of([part.manifest for part in parts.values()])
         return MixtureScanResult(manifest, (), None, parts=parts)
 
-    def build_planner(self, known: ScanResult, rank: int, world_size: int, uneven: bool) -> Planner:
+    def build_planner(
+        self, scan_result: ScanResult, rank: int, world_size: int, uneven: bool
+    ) -> Planner:
         """Build one rank's planner for scanned data. Raises ConfigError."""
-        assert isinstance(known, MixtureScanResult)
+        assert isinstance(scan_result, MixtureScanResult)
         ranks = (rank, world_size, uneven)
         return make_mixed_planner(
-            self.recipe, list(self.leaves()), batching_of(self), known, *ranks
+            self.recipe, list(self.leaves()), batching_of(self), scan_result, *ranks
         )
 
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
     ) -> tuple[Stream, RankPlan]:
-        known = self.scan(ranks.rank, on_ray)
-        planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
-        return make_stream(known, planner, self.work, skip=skip, image_backend=image_backend)
+        scan_result = self.scan(ranks.rank, on_ray)
+        planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
+        return make_stream(scan_result, planner, self.work, skip=skip, image_backend=image_backend)

@@ -24,7 +24,7 @@ class OneSource(SourceDescription):
     """Data from one source that can be read."""
 
     def scan(self, rank: int, on_ray: bool, shown: bool = False) -> ScanResult:
-        """Return what must be known of the data before samples are read, from the cache if there.
+        """Run the scans that the description needs, or load their cached results.
 
         `on_ray`: scan on the connected cluster. `shown`: always show progress.
         """
@@ -32,13 +32,15 @@ class OneSource(SourceDescription):
             cache = self.source.index_cache()
         return scan_source(self, cache, rank, on_ray, shown)
 
-    def build_planner(self, known: ScanResult, rank: int, world_size: int, uneven: bool) -> Planner:
+    def build_planner(
+        self, scan_result: ScanResult, rank: int, world_size: int, uneven: bool
+    ) -> Planner:
         """Build one rank's planner for scanned data. Raises ConfigError."""
-        return make_planner(self, known, rank, world_size, uneven)
+        return make_planner(self, scan_result, rank, world_size, uneven)
 
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
     ) -> tuple[Stream, RankPlan]:
-        known = self.scan(ranks.rank, on_ray)
-        planner = self.build_planner(known, ranks.rank, ranks.world_size, uneven)
-        return make_stream(known, planner, self.work, skip=skip, image_backend=image_backend)
+        scan_result = self.scan(ranks.rank, on_ray)
+        planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
+        return make_stream(scan_result, planner, self.work, skip=skip, image_backend=image_backend)

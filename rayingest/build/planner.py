@@ -1,7 +1,8 @@
 """From a description and a scan to a planner: choose the order kind and collect its request.
 
-What a kind makes of its request is the business of the kind. Which parts of a description go
-together is the business of `compatibility`.
+Owns which verbs select which kind, and the options of the kind. How a kind orders samples is the
+business of `plan.order`. Which parts of a description go together is the business of
+`compatibility`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from rayingest.transforms.padding import Pad
 
 
 def make_planner(
-    dataset: SourceDescription, known: ScanResult, rank: int, world_size: int, uneven: bool
+    dataset: SourceDescription, scan_result: ScanResult, rank: int, world_size: int, uneven: bool
 ) -> Planner:
     """Return a rank's planner of this data. Raises ConfigError."""
     batching = batching_of(dataset)
-    kind, options = _kind(dataset, batching, known)
+    kind, options = _kind(dataset, batching, scan_result)
     request = OrderRequest(
-        known.subset,
+        scan_result.subset,
         RankSlice(rank, world_size, uneven),
         _parameters(dataset, batching),
         dataset.epoch_length,
-        known.lengths,
-        known.marks,
+        scan_result.lengths,
+        scan_result.marks,
         options,
     )
     return build(kind, request)
@@ -45,7 +46,7 @@ def batching_of(dataset: Description) -> Batching:
 
 
 def _kind(
-    dataset: SourceDescription, batching: Batching, known: ScanResult
+    dataset: SourceDescription, batching: Batching, scan_result: ScanResult
 ) -> tuple[str, dict[str, Any]]:
     """Return the order kind of a description, and the kind's own options. Raises ConfigError."""
     if dataset.order_kind is not None:
@@ -59,17 +60,18 @@ def _kind(
     if dataset.sampling is not None:
         return "sampler", {"sampling": dataset.sampling}
     if dataset.weighting is not None:
-        return "weighted", {"weights": known.weights, "draws": dataset.weighting.draws}
+        return "weighted", {"weights": scan_result.weights, "draws": dataset.weighting.draws}
     return "window", {}
 
 
 def _parameters(dataset: SourceDescription, batching: Batching) -> dict[str, Any]:
-    """Return batch, tail and shuffle by the names that orders have for them."""
+    """Return the options of the batches and the shuffle by the names that orders use."""
     shuffling = {} if dataset.shuffling is None else dict(vars(dataset.shuffling))
     return {"batch": batching.size, "partial": batching.partial, **shuffling}
 
 
 def _check_packed_pads(packed: Packed, pads: Mapping[str, Pad]) -> None:
+    """Raise ConfigError for a pad of an unpacked field, or with more than a value."""
     for name, pad in pads.items():
         if name not in packed.fields:
             raise ConfigError(
@@ -78,5 +80,6 @@ def _check_packed_pads(packed: Packed, pads: Mapping[str, Pad]) -> None:
             )
         if pad != Pad(value=pad.value):
             raise ConfigError(
-                f"pad: a packed field such as {name!r} takes only the value, as in ri.Pad(value=-100)"
+                f"pad: a packed field such as {name!r} takes only the value, "
+                "as in ri.Pad(value=-100)"
             )

@@ -1,4 +1,8 @@
-"""Which rank of how many this process is: given, or found where the process was launched."""
+"""Find the rank of this process, and the number of ranks.
+
+Owns where they come from: the options of a loader, Ray Train, torch.distributed, or the
+environment variables that a launcher sets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from rayingest.errors import ConfigError
 
 @dataclass(frozen=True)
 class Ranks:
-    """`local_world_size`: ranks on this node, None where nobody says."""
+    """A rank of a world. `local_world_size` counts the ranks on this node, None if unknown."""
 
     rank: int
     world_size: int
@@ -19,7 +23,11 @@ class Ranks:
 
 
 def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
-    """As given, else of Ray Train, else of torch.distributed, else from RANK and WORLD_SIZE, else 0 of 1."""
+    """Return the ranks from the first place that names them. Raises ConfigError.
+
+    The places are the arguments, Ray Train, torch.distributed, and RANK and WORLD_SIZE in the
+    environment; without any, this process is rank 0 of 1.
+    """
     if (rank is None) != (world_size is None):
         raise ConfigError(
             f"rank={rank} and world_size={world_size}: give both, or neither to have them found"
@@ -54,7 +62,8 @@ def _of_environment() -> Ranks:
         rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         raise ConfigError(
-            f"RANK={os.environ.get('RANK')!r}, WORLD_SIZE={os.environ.get('WORLD_SIZE')!r}: both must be whole numbers"
+            f"RANK={os.environ.get('RANK')!r}, WORLD_SIZE={os.environ.get('WORLD_SIZE')!r}: "
+            "both must be whole numbers"
         ) from None
     return Ranks(rank, world_size, _local_world_size())
 

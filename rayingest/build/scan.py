@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def run_scan(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
-    """Return a scan's result: the cached one, or that of a run by the first process that comes.
+    """Return a scan's result: the cached one, or that of the run by the first process that comes.
 
     `on_ray`: run it on the Ray cluster that this process is connected to. Progress is shown on a
     terminal after half a second; with `shown` always, at once.
@@ -63,11 +63,11 @@ def run_scan(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What is known of data before samples are read: the manifest, and numbers for each sample.
+    """The results of all scans of the data: the manifest, and numbers for each sample.
 
-    `limits` choose samples; results of `where` and `filter` stand in the places of their statistics.
-    `lengths` and `weights` are by ordinal, None where the order does not need them. `index` is the
-    place of the cached manifest.
+    `limits` choose samples; a `Keep` with the results replaces each statistic of `where` or
+    `filter`. `lengths` and `weights` are by ordinal, None if the order does not need them. `index`
+    is the place of the cached manifest.
     """
 
     manifest: Manifest
@@ -78,7 +78,7 @@ class ScanResult:
 
     @cached_property
     def subset(self) -> Subset:
-        """The samples that the limits leave. Raises ConfigError if they leave none."""
+        """The samples that the limits keep. Raises ConfigError if they keep none."""
         return Subset.whole(self.manifest).through(self.limits)
 
     @property
@@ -88,7 +88,7 @@ class ScanResult:
 
     @property
     def lengths_mark(self) -> str:
-        """16 hex digits of the lengths, "" without any."""
+        """16 hex digits of a hash of the lengths, "" without any."""
         if self.lengths is None:
             return ""
         data = np.ascontiguousarray(self.lengths, "<u4").tobytes()
@@ -96,7 +96,7 @@ class ScanResult:
 
     @property
     def marks(self) -> dict[str, str]:
-        """By name, what an order depends on besides the manifest, as states have it."""
+        """By name, the marks of all that an order depends on, except the manifest."""
         marks = {
             "subset": self.subset_mark,
             "lengths": self.lengths_mark,

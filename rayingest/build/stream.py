@@ -19,16 +19,16 @@ from rayingest.transforms.images.backend import choose_backend
 
 
 def make_stream(
-    known: ScanResult, planner: Planner, work: Work, *, skip: bool, image_backend: str | None
+    scan_result: ScanResult, planner: Planner, work: Work, *, skip: bool, image_backend: str | None
 ) -> tuple[Stream, RankPlan]:
-    """Return a rank's stream of data whose blocks are known, and its plan. Raises ConfigError."""
+    """Return a rank's stream of scanned data, and its plan. Raises ConfigError."""
     if skip and planner.kind.no_skip:
         raise ConfigError(
             f"on_error='skip' beside an order of kind {planner.kind.name!r}: {planner.kind.no_skip}"
         )
     work = work.with_options(skip, choose_backend(image_backend))
     flag_valid = skip or planner.order.partial == "pad"
-    stream = ManifestStream(planner, work, flag_valid, manifest=known.manifest)
+    stream = ManifestStream(planner, work, flag_valid, manifest=scan_result.manifest)
     identity = {
         "fingerprint": planner.manifest.fingerprint,
         "order": planner.identity,

@@ -1,4 +1,7 @@
-"""What a user should know of a stream before it starts: one line, and a warning for each thing that costs."""
+"""Log what a user should know of a stream before it starts.
+
+Owns the line that says what is read, and a warning for each setting that makes reading slow.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _log = logging.getLogger("rayingest")
 
 
 def describe(stream: ManifestStream, max_bytes: int) -> None:
-    """Log what is read, in which order, how often, and what the budget or the window make costly."""
+    """Log what is read, in which order and how often, and warn of a small budget or window."""
     manifest, order, world_size = stream.manifest, stream.planner.order, stream.planner.world_size
     order_words = "file order"
     if order.seed is not None:
@@ -22,7 +25,8 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     if len(stream.planner.subsets) > 1:
         order_words += f" of {len(stream.planner.subsets)} sources"
     _log.info(
-        "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; up to %s in flight",
+        "%s samples, %s blocks, %s shards, %s; %s steps an epoch, %s; %.2f reads per block; "
+        "up to %s in flight",
         _samples(stream.planner),
         f"{manifest.num_blocks:,}",
         f"{len(manifest.paths):,}",
@@ -35,9 +39,8 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     if order.seed is None or stream.planner.rank:
         return
     share = min(order.window_samples, order.samples) / world_size
-    share *= (
-        manifest.num_samples / stream.planner.num_samples
-    )  # what lies between the samples is read with them
+    # Samples that the subset leaves out are read too, since they lie in the same blocks.
+    share *= manifest.num_samples / stream.planner.num_samples
     block_bytes = manifest.total_bytes / manifest.num_blocks
     lanes = stream.planner.reads_per_block() * order.lanes / world_size
     window_bytes = (
@@ -46,12 +49,13 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
         _log.warning(
-            "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, max_bytes %s: blocks will "
-            "be dropped and read again, many times; give loader() more max_bytes, or shuffle() %s",
+            "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, "
+            "max_bytes %s: blocks will be dropped and read again, many times; give loader() more "
+            "max_bytes, or shuffle() %s",
             lanes,
             format_bytes(window_bytes),
             format_bytes(max_bytes),
-            _what_fits(
+            _fitting_window(
                 stream.planner,
                 block_bytes,
                 manifest.total_bytes / manifest.num_samples,
@@ -61,16 +65,16 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     blocks = share * manifest.num_blocks / manifest.num_samples
     if blocks < _FEW_BLOCKS and order.samples > order.window_samples:
         _log.warning(
-            "a rank's part of a window is about %.1f blocks: samples of one block come close together; "
-            "give a larger window to shuffle(), or smaller block_bytes",
+            "a rank's part of a window is about %.1f blocks: samples of one block come close "
+            "together; give a larger window to shuffle(), or smaller block_bytes",
             blocks,
         )
 
 
-def _what_fits(planner: Planner, block_bytes: float, sample_bytes: float, budget: int) -> str:
-    """In words, a window for which half of all ranks' budgets has room, with two blocks for each of its lanes.
+def _fitting_window(planner: Planner, block_bytes: float, sample_bytes: float, budget: int) -> str:
+    """Return words for a window that half the budget of all ranks can hold.
 
-    No figures for a mixture, whose sources have each their own.
+    Each lane gets room for two blocks. A mixture gets no numbers: each of its sources has its own.
     """
     order = planner.order
     lanes = max(
@@ -85,9 +89,9 @@ def _what_fits(planner: Planner, block_bytes: float, sample_bytes: float, budget
 
 
 def _samples(planner: Planner) -> str:
-    """How many samples there are, and of how many where some are left out."""
-    every, there = planner.manifest.num_samples, planner.num_samples
-    return f"{every:,}" if there == every else f"{there:,} of {every:,}"
+    """Return the number of samples, and that of all samples if some are left out."""
+    total, count = planner.manifest.num_samples, planner.num_samples
+    return f"{total:,}" if count == total else f"{count:,} of {total:,}"
 
 
 def format_bytes(nbytes: float) -> str:

@@ -20,8 +20,8 @@ from rayingest.execute.work import BlockRows, Spans, Work
 if TYPE_CHECKING:
     import ray.data
 
-_PARTS_A_TASK = 8
-_ROWS_AT_ONCE = 64
+_PARTS_PER_TASK = 8
+_ROWS_PER_PIECE = 64
 _CONNECT_SECONDS = 60.0
 
 
@@ -43,8 +43,8 @@ def build_ray_dataset(description: OneSource, epoch: int) -> ray.data.Dataset:
     from rayingest.execute.cluster.connection import connect
 
     connect(_CONNECT_SECONDS)
-    known = description.scan(0, on_ray=True)
-    manifest, subset = known.manifest, known.subset
+    result = description.scan(0, on_ray=True)
+    manifest, subset = result.manifest, result.subset
     work = description.work
     pipeline = work.with_schema(heads_of(subset)).pipeline
     schema = {
@@ -55,9 +55,9 @@ def build_ray_dataset(description: OneSource, epoch: int) -> ray.data.Dataset:
     for block in np.flatnonzero(subset.samples):
         rows = subset.row(np.asarray(block), np.arange(subset.samples[block]))
         spans = spans_of(manifest, [int(block)])
-        for some in _split_rows(rows, int(manifest.nbytes[block])):
-            parts.append({"part": _Part(spans, some, manifest.first_ordinal[block] + some)})
-    tasks = -(-len(parts) // _PARTS_A_TASK)
+        for piece in _split_rows(rows, int(manifest.nbytes[block])):
+            parts.append({"part": _Part(spans, piece, manifest.first_ordinal[block] + piece)})
+    tasks = -(-len(parts) // _PARTS_PER_TASK)
     items = ray.data.from_items(parts, override_num_blocks=tasks)
     return items.flat_map(_read_samples, fn_kwargs={"shared": ray.put(work), "epoch": epoch})
 
@@ -67,15 +67,15 @@ def _split_rows(rows: np.ndarray, nbytes: int) -> list[np.ndarray]:
 
     A block without bytes, of a source that only has indices, is cut into pieces of a few rows.
     """
-    return [rows] if nbytes >= len(rows) else np.array_split(rows, -(-len(rows) // _ROWS_AT_ONCE))
+    return [rows] if nbytes >= len(rows) else np.array_split(rows, -(-len(rows) // _ROWS_PER_PIECE))
 
 
 def _read_samples(row: dict[str, Any], shared: Any, epoch: int) -> Iterator[dict[str, Any]]:
     """Yield the samples of one part."""
     part: _Part = row["part"]
     work = _get_work(shared)
-    chosen = BlockRows(epoch, np.zeros_like(part.rows), part.rows, part.ordinals)
-    samples, _ = chosen.samples(work, [work.open(table) for table in work.read(part.spans)])
+    block_rows = BlockRows(epoch, np.zeros_like(part.rows), part.rows, part.ordinals)
+    samples, _ = block_rows.samples(work, [work.open(table) for table in work.read(part.spans)])
     for sample, ordinal in zip(samples, part.ordinals.tolist(), strict=True):
         yield {**sample, "__index__": ordinal}
 

@@ -1,6 +1,7 @@
-"""Weights of samples: how often each is drawn, as users say it.
+"""Turn the options of `weighted` into a weight for each sample.
 
-Owns what `.weighted` takes, and what becomes of numbers or labels that are known of every sample.
+Owns which values `weighted` accepts, and how numbers or labels become weights. How samples are
+drawn by their weights is the business of `plan.order.weighted`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _by(value: Any) -> Any:
-    """A field's name or a function, as it is; anything else as an array."""
+    """Return a field's name or a function as it is, any other value as an array."""
     if callable(value) or (isinstance(value, str) and value.strip()):
         return value
     if isinstance(value, (str, bytes)):
@@ -44,11 +45,12 @@ By = Annotated[
 ]
 
 
-def one_weight(given: Mapping[str, Any]) -> None:
-    """ConfigError unless it is either weights or classes that are given."""
-    if (given.get("by") is None) == (given.get("balance") is None):
+def check_weights(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the options are either weights or classes, not both."""
+    if (options.get("by") is None) == (options.get("balance") is None):
         raise ConfigError(
-            "samples are drawn by weights, as in weighted('quality'), or balance=...: give one of them"
+            "samples are drawn by weights, as in weighted('quality'), or balance=...: "
+            "give one of them"
         )
 
 
@@ -64,7 +66,7 @@ class NumberOf:
 
 @dataclass(frozen=True)
 class LabelOf:
-    """A class, as a number below 2**32: whole numbers are themselves, of anything else it is a hash."""
+    """The class of a sample as a number below 2**32: the label if it is one, else a hash of it."""
 
     of: str | Callable[[dict[str, Any]], Any]
 
@@ -77,8 +79,10 @@ class LabelOf:
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """`by` gives weights, or where it is `balanced` classes, all of which come equally often. `draws` are a cycle's,
-    None: as many as there are samples.
+    """How samples are weighted: `by` gives a weight for each sample, or a class if `balanced`.
+
+    Balanced classes come equally often. `draws`: the number of draws in a pass over the data, by
+    default the number of samples.
     """
 
     by: SampleStatistic | np.ndarray
@@ -87,46 +91,43 @@ class Weighting:
 
     @classmethod
     def of(cls, by: Any, balance: Any, draws: int | None, stages: tuple[Stage, ...]) -> Weighting:
-        """Of what `.weighted` is given, one of the two, for samples as they are after these stages."""
-        given, balanced = (by, False) if balance is None else (balance, True)
-        if isinstance(given, np.ndarray):
-            return cls(given, balanced, draws)
-        is_field = isinstance(given, str)
-        name, fields = (
-            f"weighted({given if is_field else name_of(given)})",
-            (given,) if is_field else None,
-        )
+        """Make one of `by` or `balance`, for samples as they are after these stages."""
+        values, balanced = (by, False) if balance is None else (balance, True)
+        if isinstance(values, np.ndarray):
+            return cls(values, balanced, draws)
+        is_field = isinstance(values, str)
+        name = f"weighted({values if is_field else name_of(values)})"
+        fields = (values,) if is_field else None
         if balanced:
-            return cls(
-                SampleStatistic(name, LabelOf(given), stages, fields, gives=int), balanced, draws
-            )
-        return cls(
-            SampleStatistic(
-                name, NumberOf(given) if is_field else given, stages, fields, gives=float
-            ),
-            balanced,
-            draws,
-        )
+            statistic = SampleStatistic(name, LabelOf(values), stages, fields, int)
+        else:
+            fn = NumberOf(values) if is_field else values
+            statistic = SampleStatistic(name, fn, stages, fields, float)
+        return cls(statistic, balanced, draws)
 
-    def weights(self, found: np.ndarray, subset: Subset) -> Weights:
-        """Of what is found of every sample, of which there are those of the subset. Raises ConfigError."""
+    def weights(self, values: np.ndarray, subset: Subset) -> Weights:
+        """Return the weights of all samples from the numbers or classes of all samples.
+
+        Classes are counted in the subset only. Raises ConfigError.
+        """
         from rayingest.plan.order.weighted import Weights
 
-        if len(found) != subset.manifest.num_samples:
-            there = f"{subset.manifest.num_samples:,} samples"
+        if len(values) != subset.manifest.num_samples:
+            samples = f"{subset.manifest.num_samples:,} samples"
             raise ConfigError(
-                f"weighted: the array has {len(found):,} entries, and needs one for each of {there}"
+                f"weighted: the array has {len(values):,} entries, "
+                f"and needs one for each of {samples}"
             )
         if self.balanced:
-            _, label = np.unique(found, return_inverse=True)
+            _, label = np.unique(values, return_inverse=True)
             counts = sum(
                 np.bincount(label[ordinals], minlength=label.max() + 1)
                 for ordinals in subset.ordinals()
             )
             return Weights(1 / np.maximum(1, counts)[label], label)
-        weights = found.astype(np.float64)
+        weights = values.astype(np.float64)
         wrong = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))
         if len(wrong):
-            said = f"the weight of sample {wrong[0]} is {weights[wrong[0]]}"
-            raise ConfigError(f"weighted: {said}, which is no number of 0 or more")
+            problem = f"the weight of sample {wrong[0]} is {weights[wrong[0]]}"
+            raise ConfigError(f"weighted: {problem}, which is no number of 0 or more")
         return Weights(weights)

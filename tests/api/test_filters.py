@@ -54,8 +54,10 @@ def test_only_the_fields_of_the_expression_are_read(tmp_path: Path) -> None:
     )
     filtered = data.decode(image=ri.images.RandomResizedCrop(8)).where('info["i"] % 3 == 0')
     description = description_of(filtered)
-    scan = statistic.StatisticScan(description.limits[0], *_manifest(filtered), description.work)  # type: ignore[arg-type]
-    assert all(part.args[0].pipeline.columns == ("json",) for part in scan.parts())  # type: ignore[attr-defined]
+    limit: Any = description.limits[0]
+    scan = statistic.StatisticScan(limit, *_manifest(filtered), description.work)
+    parts: list[Any] = scan.parts()
+    assert all(part.args[0].pipeline.columns == ("json",) for part in parts)
     assert np.flatnonzero(scan.join([part() for part in scan.parts()])).tolist() == list(
         range(0, 30, 3)
     )

@@ -205,7 +205,9 @@ def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"i": 1}\n' * 8)
     data = ri.read_json(str(tmp_path / "a.jsonl"), block_bytes=np.int32(1 << 20)).batch(np.int64(4))
     described = description_of(data)
-    assert type(described.source.block_bytes) is type(described.batching.size) is int  # type: ignore[union-attr]
+    block_bytes, batching = described.source.block_bytes, described.batching
+    assert batching is not None
+    assert type(block_bytes) is type(batching.size) is int
     shuffled = data.shuffle(np.uint64((1 << 64) - 1), window=np.int16(8), lanes=np.int8(1))
     assert shuffled == data.shuffle((1 << 64) - 1, 8, 1)
     options = {

@@ -275,7 +275,8 @@ def _options(section: Any, mistakes: Mistakes) -> dict[str, Any]:
     )
     given = {} if options is None else options.options()
     if given.get("quarantine"):
-        given["quarantine"] = os.path.join(os.getcwd(), os.path.expanduser(given["quarantine"]))  # noqa: PTH109, PTH111
+        folder = os.path.expanduser(given["quarantine"])  # noqa: PTH111
+        given["quarantine"] = os.path.join(os.getcwd(), folder)  # noqa: PTH109
     return given
 
 

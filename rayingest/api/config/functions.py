@@ -150,5 +150,5 @@ def _bind(fn: Any, values: tuple[Any, ...], given: Mapping[str, Any]) -> Callabl
     if values:
         raise ConfigError("a function's arguments are written as a mapping, {argument: value}")
     bound = functools.partial(fn, **given)
-    bound.__qualname__, bound.__module__ = fn.__qualname__, fn.__module__  # type: ignore[attr-defined]
+    vars(bound).update(__qualname__=fn.__qualname__, __module__=fn.__module__)
     return bound

@@ -29,7 +29,8 @@ class Section(Options):
 def _section_of(call: Callable[..., Any], without: Collection[str] = ()) -> type[Section]:
     """Make the model of a section whose keys are the options of a call."""
     fields = {name: field for name, field in options_of(call).items() if name not in without}
-    return create_model(call.__name__, __base__=Section, __module__=call.__module__, **fields)  # type: ignore[call-overload,no-any-return]
+    make: Callable[..., type[Section]] = create_model
+    return make(call.__name__, __base__=Section, __module__=call.__module__, **fields)
 
 
 READS = {name: _section_of(reader) for name, reader in READERS.items()}

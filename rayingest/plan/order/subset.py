@@ -1,9 +1,9 @@
 """Choose the samples of a manifest that take part in an order.
 
 Owns the limits that leave samples out: the first N, all but the first N, a part by keyed hash, or
-those that a mask names. Limits are about samples in file order, whatever the order is. An order over a
-subset is the order over a manifest with as many samples in each block; ordinals stay those of the
-whole manifest.
+those that a mask names. Limits are about samples in file order, whatever the order is. An order
+over a subset is the order over a manifest with as many samples in each block; ordinals stay those
+of the whole manifest.
 """
 
 from __future__ import annotations
