@@ -1,4 +1,8 @@
-"""From what a mixture says of its sources, their shares and their orders, to a planner."""
+"""Build the planner of a mixture from the shares and the orders of its sources.
+
+Owns how the options of `mix` and of nested mixtures become one order of kind "mixed". The order
+itself is the business of `plan.order`.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,19 @@ from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.subset import Subset, brief
 
 Weights = Mapping[int, Mapping[str, float]]
-"""Weights by source, by the step from which on they hold."""
+"""Weights by source, by the first step to which they apply."""
 
 D_co = TypeVar("D_co", bound=Description, covariant=True)
 
 _FREE_BATCHES = 16
-"""Where batches are free, sources come in proportion in every 16 of them."""
+"""Without stratified batches, the sources keep their proportions in every 16 batches."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a mixture says of its sources, by name; a source that is no mixture has no recipe.
+    """The sources of a mixture by name, each with its own recipe if it is a mixture, else None.
 
-    `weights`, `until` and `stratified` are as `mix` has them; `seed` is None without a shuffle.
+    `weights`, `until` and `stratified` are the options of `mix`; `seed` is None without a shuffle.
     """
 
     sources: Mapping[str, Recipe | None]
@@ -44,10 +48,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Leaf(Generic[D_co]):
-    """A source that is no mixture, with what the mixtures around it say of it.
+    """A source that is not a mixture, with the window that a mixture around it sets.
 
-    `name` has the names of the mixtures before its own. `window` counts samples of the mixture
-    `window_of`; None where no mixture says it, or the source has a shuffle of its own.
+    `name` starts with the names of the mixtures around the source. `window` counts samples of the
+    mixture `window_of`; it is None if no mixture sets it, or if the source has its own shuffle.
     """
 
     name: str
@@ -58,7 +62,7 @@ class Leaf(Generic[D_co]):
 
 @dataclass(frozen=True)
 class MixtureScanResult(ScanResult):
-    """The scan of each source, by name; the manifest is that of all, side by side."""
+    """The scan results of the sources, by name; the manifest joins their manifests."""
 
     parts: Mapping[str, ScanResult] = field(default_factory=dict)
 
@@ -72,7 +76,7 @@ def make_mixed_planner(
     recipe: Recipe,
     leaves: Sequence[Leaf[Description]],
     batching: Batching,
-    known: MixtureScanResult,
+    scan_result: MixtureScanResult,
     rank: int,
     world_size: int,
     uneven: bool,
@@ -84,7 +88,7 @@ def make_mixed_planner(
             f"partial={batching.partial!r} beside weights that change at steps: an epoch's last "
             "step has fewer rows, and weights count full steps; pass partial='drop'"
         )
-    subsets = {name: part.subset for name, part in known.parts.items()}
+    subsets = {name: part.subset for name, part in scan_result.parts.items()}
     tree = _Tree(batching.size, {name: subset.num_samples for name, subset in subsets.items()})
     mixture, words = tree.build(recipe, "", None)
     orders = {
@@ -92,10 +96,10 @@ def make_mixed_planner(
     }
     digest = hashlib.blake2b("; ".join(map(str, orders.values())).encode(), digest_size=8)
     request = OrderRequest(
-        Subset.whole(known.manifest),
+        Subset.whole(scan_result.manifest),
         RankSlice(rank, world_size, uneven),
         {"batch": batching.size, "partial": batching.partial, "seed": recipe.seed},
-        marks=known.marks,
+        marks=scan_result.marks,
         options={
             "mixture": mixture,
             "sources": [(subsets[name], order) for name, order in orders.items()],
@@ -112,20 +116,20 @@ def _order(
 ) -> Order:
     """Return a source's own order. Raises ConfigError."""
     share, shuffling = shares[leaf.name], leaf.dataset.shuffling
-    how: dict[str, Any] = {"seed": None} if shuffling is None else dict(vars(shuffling))
+    options: dict[str, Any] = {"seed": None} if shuffling is None else dict(vars(shuffling))
     if leaf.window is not None:
-        how["window"] = max(1, round(leaf.window * share / shares[leaf.window_of]))
+        options["window"] = max(1, round(leaf.window * share / shares[leaf.window_of]))
     try:
-        return source_order(subset, samples_per_step=share * batch, share=share, **how)
+        return source_order(subset, samples_per_step=share * batch, share=share, **options)
     except ConfigError as error:
         raise ConfigError(f"source {leaf.name!r}: {error}") from error
 
 
 class _Tree:
-    """Builds mixtures of sources of these sizes, by name, in global batches of `batch`.
+    """Build mixtures of sources of these sizes, by name, in global batches of `batch`.
 
-    `shares` has the part of all rows that each source or mixture has at most; a mixture's key is
-    the prefix of its sources' names.
+    `shares` holds the largest share of all rows that each source or mixture has at any step; the
+    key of a mixture is the prefix of its sources' names.
     """
 
     def __init__(self, batch: int, sizes: Mapping[str, int]) -> None:
@@ -133,7 +137,7 @@ class _Tree:
         self._batch, self._sizes = batch, sizes
 
     def build(self, recipe: Recipe, within: str, seed: int | None) -> tuple[Mixture, str]:
-        """Return the mixture, and the words that say in a state which it is."""
+        """Return the mixture, and the words that name it in a state."""
         seed = seed if recipe.seed is None else recipe.seed
         paths = {name: within + name for name in recipe.sources}
         by_size = {0: {name: self._size(path) for name, path in paths.items()}}
@@ -170,7 +174,7 @@ class _Tree:
         return ShuffledInterleave(level, _FREE_BATCHES * self._batch, key)
 
     def _size(self, path: str) -> int:
-        """Return the samples of a source, or of all sources of a mixture."""
+        """Return the number of samples of a source, or of all sources of a mixture."""
         return sum(size for name, size in self._sizes.items() if f"{name}/".startswith(f"{path}/"))
 
 
@@ -180,7 +184,7 @@ def _words(
     names: Sequence[str],
     inside: Mapping[str, str],
 ) -> str:
-    """Return a mixture in words: counts by the row from which on they hold, and mixtures inside."""
+    """Return a mixture in words: counts by the row from which they apply, and inner mixtures."""
     parts = []
     for row, of in counts.items():
         words = ", ".join(f"{name} {count}" for name, count in zip(names, of, strict=True))
