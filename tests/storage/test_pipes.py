@@ -137,10 +137,10 @@ def test_a_command_that_hangs_meets_the_deadline(
     wait_until: Callable[..., None], tmp_path: Path
 ) -> None:
     """The command and all its children are ended."""
-    hanging = Storage(allow_pipe=True, deadline=0.3)
-    command = f"pipe:echo begun; sleep 100 & echo $! > {tmp_path}/pid; sleep 100"
+    hanging = Storage(allow_pipe=True, deadline=1.5)
+    command = f"pipe:sleep 100 & echo $! > {tmp_path}/pid; echo begun; sleep 100"
     begun = time.monotonic()
-    with pytest.raises(DataError, match=r"wrote nothing for 0\.3 s") as caught:
+    with pytest.raises(DataError, match=r"wrote nothing for 1\.5 s") as caught:
         list(stream_output(hanging, command))
     assert time.monotonic() - begun < 10
     assert caught.value.offset == len("begun\n")
