@@ -17,8 +17,8 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, Head, Span, Spans, TaskRows, Work
-from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.packed_layout import Layout
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.replacements import FilledStep
 from rayingest.plan.order.step_samples import StepSamples

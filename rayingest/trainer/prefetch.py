@@ -10,7 +10,8 @@ The rules of copying ahead. Breaking one of them corrupts batches without an err
    it.
 4. `after_copy` functions run on the consumer's stream, after the wait.
 
-No call waits for the device: each call queries the events once. Knows nothing of passes and states.
+Everything here runs on the thread of the training loop, inside `next()`. No call waits for the
+device: each call queries the events once. Knows nothing of passes and states.
 """
 
 from __future__ import annotations

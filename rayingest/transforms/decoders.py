@@ -208,6 +208,8 @@ def _decode_decimal(data: bytes) -> Decimal:
 
 
 _TEXTS = ("txt", "text", "transcript")
+# A new image format is named here by extension, in `images/pixels.py` by what Pillow opens, and in
+# `formats/files.py` (`Images.suffixes`) by the files of an image folder.
 IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "bmp", "tif", "tiff", "gif")
 _PICKLED = ("pkl", "pickle", "pyd", "pth")
 _DECODERS: dict[str, Decoder] = {

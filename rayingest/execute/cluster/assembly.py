@@ -1,6 +1,7 @@
 """Assemble the outputs of decodes into one batch in one buffer.
 
-This is the only copy of the data in the training process.
+The feeder's thread calls it. On this path it is the only copy of the data in host memory of the
+training process.
 """
 
 from __future__ import annotations

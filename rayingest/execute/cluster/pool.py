@@ -3,6 +3,9 @@
 Owns the lives of the actors: requests CPUs, names actors, replaces those that die, ends all of
 them. The feeders decide what the actors work on. A reader runs on each node that has decoders, so
 that a raw block is read on the node that decodes it.
+
+When a worker dies, the executor sees it (`Executor.on_actor_lost`), the pool replaces it
+(`Pool.report_failure`), and dispatch does its tasks again (`plan/dispatch/event_handlers.py`).
 """
 
 from __future__ import annotations

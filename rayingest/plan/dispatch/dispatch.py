@@ -15,8 +15,8 @@ import numpy as np
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.block_cache import Block, BlockState, Sizes
 from rayingest.plan.dispatch.chunks import NEVER, Chunk, ChunkState
+from rayingest.plan.dispatch.event_handlers import EventHandlers
 from rayingest.plan.dispatch.eviction import Eviction
-from rayingest.plan.dispatch.handlers import EventHandlers
 from rayingest.plan.dispatch.limits import Limits
 from rayingest.plan.dispatch.state import State
 from rayingest.plan.dispatch.workers import Task, Worker

@@ -22,8 +22,8 @@ from rayingest.plan.order.arrays import LastUsed, latest
 from rayingest.plan.order.bins import Bins, Packer
 from rayingest.plan.order.keys import fold, permutation
 from rayingest.plan.order.kinds import OrderRequest
-from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.order import Order, default_window
+from rayingest.plan.order.packed_layout import Layout
 from rayingest.plan.order.packing import Packing
 from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice, Rows
 from rayingest.plan.order.sequence import BlockSequence, Sequence

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rayingest.plan.order.layout import Layout
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.order import EpochLength, Order
+from rayingest.plan.order.packed_layout import Layout
 from rayingest.plan.order.sequence import Sequence
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset

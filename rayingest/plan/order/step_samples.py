@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayingest.plan.order.layout import Layout
+from rayingest.plan.order.packed_layout import Layout
 
 
 @dataclass(frozen=True)

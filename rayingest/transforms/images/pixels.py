@@ -25,6 +25,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from rayingest.errors import ConfigError, DataError
 
+# What Pillow may open: nothing else, so that a rarely used decoder cannot be reached by bad data.
+# A new image format also needs its extension in `transforms/decoders.py` and `formats/files.py`.
 FORMATS = ("JPEG", "PNG", "PPM", "WEBP", "BMP", "TIFF", "GIF")
 MAX_PIXELS = 89_478_485
 """The largest image: from this size on Pillow itself warns of a decompression bomb."""
