@@ -1,4 +1,7 @@
-"""Dispatch: whatever ends, fails or vanishes in whatever order, every step comes once, in order, within the budget."""
+"""Dispatch delivers every step once, in order, within `max_bytes`.
+
+It does so whatever fails or is lost, and in any order of completions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ CHUNK = ROWS * ROW_BYTES
 
 
 def plan(seed: int, steps: int = 12) -> tuple[np.ndarray, list[ev.StepWork]]:
-    """Blocks of different sizes and steps that take their rows from windows of them."""
+    """Return sizes of blocks, and steps that take their rows from windows of the blocks."""
     rng = random.Random(seed)
     sizes = np.array([rng.randint(20, 200) for _ in range(20)])
     return sizes, windowed_steps(rng, sizes, steps, ROWS, blocks_per_window=5, steps_per_window=4)
@@ -46,7 +49,7 @@ ANY: dict[str, Any] = {
 def test_every_step_comes_once_in_order_within_any_budget_that_holds_a_block_and_a_batch(
     seed, spare, **limits
 ):
-    """Exactly once, in order, never over budget, in any order of completions."""
+    """No order of completions loses, repeats or reorders a step, or exceeds the budget."""
     sizes, steps = plan(seed)
     w = world(seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, **limits)
     w.start(iter(steps))
@@ -60,7 +63,7 @@ def test_every_step_comes_once_in_order_within_any_budget_that_holds_a_block_and
 @settings(max_examples=150)
 @given(**ANY)
 def test_failures_and_losses_change_nothing(seed, spare, **limits):
-    """Failed tasks, dead workers and lost blocks are done again; the steps are the same."""
+    """Failed tasks are repeated, as is the work of lost workers; the steps stay the same."""
     sizes, steps = plan(seed)
     w = world(
         seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK + spare, max_tries=1000, **limits
@@ -75,7 +78,7 @@ def test_failures_and_losses_change_nothing(seed, spare, **limits):
 @settings(max_examples=100)
 @given(seed=st.integers(0, 10**6), moves=st.integers(0, 60), spare=budgets)
 def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spare):
-    """What was under way stays charged until it ends, and is never delivered."""
+    """Old tasks stay charged until they end; their steps are never delivered."""
     sizes, steps = plan(seed)
     w = world(
         seed,
@@ -100,7 +103,7 @@ def test_a_new_start_in_the_middle_delivers_the_new_steps_alone(seed, moves, spa
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), guess=st.sampled_from([0.1, 1.0, 1000.0]))
 def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
-    """The first sizes may be wrong; what arrives corrects them."""
+    """The first expected sizes may be wrong; sizes of blocks and rows that arrive correct them."""
     sizes, steps = plan(seed)
     w = world(seed, sizes, ROW_BYTES, expected_row_bytes=guess, max_bytes=int(sizes.max()) + CHUNK)
     w.start(iter(steps))
@@ -117,7 +120,7 @@ def test_wrong_estimates_cost_neither_rows_nor_progress(seed, guess):
     rows=st.sampled_from([1, 2, 4, 100]),
 )
 def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, ready, rows):
-    """What was decoded ahead may have to be given up, all parts of a task at once, and made again."""
+    """Outputs decoded ahead may be evicted, all parts of a task at once, and decoded again."""
     sizes, steps = plan(seed)
     limits = {"decode_ahead": ready, "first_task_rows": rows, "inline_bytes": 0}
     w = world(
@@ -141,10 +144,10 @@ def test_rows_that_become_larger_cost_neither_rows_nor_progress(seed, spare, rea
     guessed=st.lists(st.sampled_from([0.01, 0.3, 1.0, 5.0, 100.0]), min_size=1, max_size=4),
     inline_bytes=st.sampled_from([0, 20]),
 )
-def test_no_budget_is_exceeded_whatever_blocks_and_rows_turn_out_to_take(
+def test_no_budget_is_exceeded_whatever_the_sizes_of_blocks_and_rows(
     seed, budget, rows, guess, guessed, inline_bytes
 ):
-    """Nor is anything lost: either all comes, or a block and a batch do not fit."""
+    """Either every step is delivered, or dispatch fails since a block and a batch do not fit."""
     sizes, steps = plan(seed)
     expected = np.ceil(sizes * np.resize(guessed, len(sizes))).astype(np.int64)
     limits = {"max_bytes": budget, "first_task_rows": rows, "inline_bytes": inline_bytes}
@@ -161,7 +164,10 @@ def test_no_budget_is_exceeded_whatever_blocks_and_rows_turn_out_to_take(
 
 @given(seed=st.integers(0, 10**6), spare=st.integers(0, 8 * CHUNK), ready=st.integers(0, 40))
 def test_rows_that_are_larger_than_expected_stay_within_the_budget(seed, spare, ready):
-    """A decode is given room, and leaves what would go beyond it: where a step and its blocks fit, all fits always."""
+    """A decode has a budget and leaves out the rows beyond it.
+
+    So nothing exceeds `max_bytes` where each step fits together with its blocks.
+    """
     sizes, steps = plan(seed, steps=40)
     limits = {
         "decode_ahead": ready,
@@ -180,7 +186,7 @@ def test_rows_that_are_larger_than_expected_stay_within_the_budget(seed, spare, 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), broken=st.integers(0, 19))
 def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
-    """The error stands in the place of exactly the steps that need the block; the others come."""
+    """Exactly the steps that need the block give the error; all others are delivered."""
     sizes, steps = plan(seed)
     w = world(seed, sizes, ROW_BYTES)
     w.block_errors = frozenset({broken})
@@ -192,8 +198,8 @@ def test_an_unreadable_block_fails_its_own_steps_alone(seed, broken):
     assert all(rows == list(range(ROWS)) for step, rows in w.delivered if step not in hurt)
 
 
-def kill_whoever_decodes(w: World, culprit: tuple[int, int]) -> None:
-    """Workers that have this row of this step end, by themselves, as soon as they have it."""
+def crash_workers_that_decode(w: World, culprit: tuple[int, int]) -> None:
+    """Run to the end; a worker crashes as soon as it gets the culprit, a (step, row)."""
     while w.moves() and not w.failed:
         deadly = [
             command.worker
@@ -209,11 +215,11 @@ def kill_whoever_decodes(w: World, culprit: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("row", [0, 3, 5])
 def test_a_sample_that_ends_its_worker_is_found_and_nothing_else_is_blamed(row):
-    """By halves; it stands as an error in its step's place, with its row, and every other step comes whole."""
+    """Halving the task finds the row. Its step gives an error; other steps arrive whole."""
     sizes, steps = plan(10)
     w = world(10, sizes, ROW_BYTES)
     w.start(iter(steps))
-    kill_whoever_decodes(w, (5, row))
+    crash_workers_that_decode(w, (5, row))
     assert w.failed is None
     assert list(w.errors) == [5]
     assert "ended its worker" in str(w.errors[5])
@@ -222,8 +228,8 @@ def test_a_sample_that_ends_its_worker_is_found_and_nothing_else_is_blamed(row):
     assert w.losses <= 10
 
 
-def test_a_late_decode_is_done_by_another_and_the_first_answer_wins():
-    """Whichever ends first; what the other brings is thrown away."""
+def test_a_late_decode_is_repeated_by_another_worker_and_the_first_result_wins():
+    """Either copy may end first; the result of the other one is dropped."""
     for first in (0, 1):
         sizes, steps = plan(11)
         w = world(11, sizes, ROW_BYTES)
@@ -248,8 +254,8 @@ def test_a_late_decode_is_done_by_another_and_the_first_answer_wins():
         assert not w.outputs
 
 
-def test_a_late_read_is_done_again_and_the_first_answer_wins():
-    """By the same reader where there is no other; both copies are charged while both are under way."""
+def test_a_late_read_is_repeated_and_the_first_result_wins():
+    """The only reader repeats its own read; both copies are charged while both run."""
     sizes, steps = plan(12)
     w = world(12, sizes, ROW_BYTES)
     w.start(iter(steps))
@@ -266,7 +272,7 @@ def test_a_late_read_is_done_again_and_the_first_answer_wins():
 
 
 def test_decodes_that_hold_lost_blocks_are_not_waited_for():
-    """A live worker that was given a lost block may hang: its work is done elsewhere meanwhile."""
+    """A worker that waits for a lost block may hang: other workers repeat its work meanwhile."""
     sizes, steps = plan(13)
     w = world(13, sizes, ROW_BYTES)
     w.start(iter(steps))
@@ -283,8 +289,8 @@ def test_decodes_that_hold_lost_blocks_are_not_waited_for():
     assert_all_delivered(w.delivered, len(steps))
 
 
-def test_too_small_a_budget_is_said_with_the_one_that_would_do():
-    """One byte less than a block and a batch cannot work, and the message names what would."""
+def test_too_small_a_budget_fails_with_the_budget_that_suffices():
+    """One byte less than a block and a batch fails; the message has both numbers."""
     sizes, steps = plan(3)
     needed = int(sizes[steps[0].block].max()) + CHUNK
     w = world(3, sizes, ROW_BYTES, max_bytes=needed - 1)
@@ -298,9 +304,9 @@ def test_too_small_a_budget_is_said_with_the_one_that_would_do():
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), read_ahead=st.integers(1, 12), rows=st.sampled_from([1, 4, 100]))
 def test_the_budget_that_is_advised_is_enough(seed, read_ahead, rows):
-    """Also where the largest block comes later, and rows become a tenth larger."""
+    """It suffices even if the largest block comes later and rows grow by a tenth."""
     sizes, steps = plan(seed)
-    budget = int(sizes.max())  # with less, a block is not had, and what a batch takes is not known
+    budget = int(sizes.max())  # less holds no block, so the size of a batch stays unknown
     for advised in (False, True):
         w = world(
             seed,
@@ -320,8 +326,8 @@ def test_the_budget_that_is_advised_is_enough(seed, read_ahead, rows):
     assert_all_delivered(w.delivered, len(steps))
 
 
-def test_what_keeps_failing_ends_in_an_error_with_its_cause():
-    """Retries are bounded."""
+def test_a_task_that_keeps_failing_ends_in_an_error_with_its_cause():
+    """Dispatch gives up after `max_tries` attempts."""
     sizes, steps = plan(4)
     w = world(4, sizes, ROW_BYTES, max_tries=3)
     w.start(iter(steps))
@@ -333,7 +339,7 @@ def test_what_keeps_failing_ends_in_an_error_with_its_cause():
 
 
 def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
-    """Promise 5: dropped and read again, and said."""
+    """`blocks_reread` counts blocks that were evicted and read again."""
     sizes, steps = plan(5)
     tight = world(5, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + CHUNK)
     tight.start(iter(steps))
@@ -348,8 +354,11 @@ def test_a_window_larger_than_the_budget_reads_blocks_again_and_counts_them():
     )
 
 
-def test_a_store_that_gives_back_late_has_next_to_nothing_read_again_where_the_window_fits():
-    """What was given up, and is not back yet, is waited for before more is given up: else some 100 blocks are."""
+def test_a_store_that_frees_late_causes_hardly_a_second_read_where_the_window_fits():
+    """Dispatch waits for released bytes before it evicts more.
+
+    Without this wait it reads about 100 blocks again.
+    """
     rereads = 0
     for seed in range(20):
         sizes, steps = plan(seed, steps=40)
@@ -364,8 +373,8 @@ def test_a_store_that_gives_back_late_has_next_to_nothing_read_again_where_the_w
     assert rereads <= 2
 
 
-def test_room_for_all_that_a_step_lacks_is_made_at_once():
-    """A store that frees late is waited for once a step, not once a block."""
+def test_room_for_all_missing_blocks_of_a_step_is_made_at_once():
+    """Dispatch waits for a store that frees late once a step, not once a block."""
     steps = [ev.StepWork(np.arange(8) + 8 * (i % 2), np.full(8, 10)) for i in range(10)]
     w = world(
         0,
@@ -392,7 +401,7 @@ def test_room_for_all_that_a_step_lacks_is_made_at_once():
 
 @pytest.mark.parametrize(("room_bytes", "ready"), [(0, 2), (5 * 6 * ROW_BYTES, 5), (1 << 30, 10)])
 def test_a_consumer_that_takes_nothing_stops_everything_upstream(room_bytes, ready):
-    """Backpressure: without takers the store stays within the steps ahead, and small batches within their room."""
+    """Ready batches stay within their limits, and dispatch looks `read_ahead` steps beyond them."""
     sizes, steps = plan(6, steps=40)
     assert {len(step) for step in steps} == {6}
     w = world(
@@ -413,8 +422,8 @@ def test_a_consumer_that_takes_nothing_stops_everything_upstream(room_bytes, rea
     assert not w.dispatch.state.workers.tasks
 
 
-def test_late_answers_of_a_lost_worker_are_ignored():
-    """A task that was given up and answers all the same changes nothing."""
+def test_late_results_of_a_lost_worker_are_ignored():
+    """The end of a task that dispatch has given up changes nothing."""
     sizes, steps = plan(7)
     w = world(7, sizes, ROW_BYTES)
     w.start(iter(steps))
@@ -430,8 +439,8 @@ def test_late_answers_of_a_lost_worker_are_ignored():
     assert_all_delivered(w.delivered, len(steps))
 
 
-def test_workers_that_go_with_their_nodes_cost_no_tries():
-    """Whatever is lost so is done again, as often as that happens; a worker that ended of something counts."""
+def test_workers_that_are_lost_with_their_nodes_cost_no_tries():
+    """Their work is repeated without a limit; only a failure that counts as a try is limited."""
     sizes, steps = plan(9)
     for failure in ev.WorkerFailure:
         w = world(9, sizes, ROW_BYTES)
@@ -445,8 +454,10 @@ def test_workers_that_go_with_their_nodes_cost_no_tries():
             assert_all_delivered(w.delivered, len(steps))
 
 
-def test_what_the_step_due_lacks_is_named():
-    """Blocks while they are read, whether there are decoders or not; then decoders, until one has done its part."""
+def test_the_stall_cause_is_what_the_step_due_lacks():
+    """First "read", with or without decoders; then "workers" until a decoder joins; then
+    "decode".
+    """
     sizes, steps = plan(10)
     w = world(10, sizes, ROW_BYTES)
     decoders = [
@@ -469,7 +480,7 @@ def test_what_the_step_due_lacks_is_named():
 
 
 def parts_of_decodes(steps: list[ev.StepWork], **limits: int) -> list[int]:
-    """How many parts each decode has, for tasks of about 6 rows to begin with."""
+    """Return the number of parts of each decode; the first tasks have about 6 rows."""
     w = world(
         8,
         np.full(4, 50),
@@ -497,8 +508,8 @@ def parts_of_decodes(steps: list[ev.StepWork], **limits: int) -> list[int]:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_small_steps_travel_together(rows):
-    """A task takes several steps where they are small."""
+def test_small_steps_share_a_task(rows):
+    """A task of 6 rows takes 6 steps of one row, or 2 steps of 3 rows."""
     parts = parts_of_decodes(
         [ev.StepWork(np.zeros(rows, np.int64), np.full(rows, 40)) for _ in range(40)]
     )
@@ -506,8 +517,12 @@ def test_small_steps_travel_together(rows):
     assert parts[0] == 6 // rows
 
 
-def test_steps_travel_together_as_far_as_the_budget_has_room_for_all_decoders():
-    """A quarter of it for tasks in each of two decoders' two places, and one more: 3 rows each; and always a step."""
+def test_steps_share_a_task_as_far_as_the_budget_has_room_for_all_decoders():
+    """A quarter of `max_bytes` holds 5 tasks: two for each of two decoders, and one more.
+
+    So a task has 3 rows in the first case. In the second a single row does not fit, but a task
+    has at least one step.
+    """
     steps = [ev.StepWork(np.zeros(1, np.int64), np.full(1, 40)) for _ in range(40)]
     for budget, most in ((4 * 5 * 3 * ROW_BYTES, 3), (4 * 5 * ROW_BYTES // 2, 1)):
         parts = parts_of_decodes(steps, first_task_rows=100, max_bytes=budget)
@@ -516,12 +531,12 @@ def test_steps_travel_together_as_far_as_the_budget_has_room_for_all_decoders():
 
 
 def test_a_large_step_is_shared_by_several_tasks():
-    """A step of 30 rows is cut in 5 where a task should have 6."""
+    """A step of 30 rows becomes 5 tasks of 6 rows."""
     assert sum(parts_of_decodes([ev.StepWork(np.zeros(30, np.int64), np.full(30, 1))])) == 5
 
 
 def test_the_first_decode_comes_alone():
-    """Until one has shown what a row takes, the budget is not staked on a guess."""
+    """Further decodes begin once the first one has shown how many bytes a row has."""
     sizes, steps = plan(9)
     w = world(9, sizes, ROW_BYTES, first_task_rows=2, task_seconds=0.05)
     w.start(iter(steps))

@@ -1,4 +1,7 @@
-"""Dispatch over blocks that can only be read one after the other: by one reader, as far as there are any yet."""
+"""Dispatch of blocks that can only be read in order, by one reader.
+
+A read may bring fewer blocks than were requested: the others do not exist yet.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ ROWS, ROW_BYTES, STEPS = 6, 10, 12
 
 
 def steps(first: int = 0, count: int = STEPS) -> Iterator[ev.StepWork]:
-    """Each step takes all its rows from a block of its own."""
+    """Yield steps that each take all rows from a block of their own."""
     for step in range(count):
         yield ev.StepWork(np.full(ROWS, first + step), np.full(ROWS, step + 1))
 
 
 def in_order(seed: int, spare: int, **limits: int) -> World:
-    """A world with two readers, in which reads may bring fewer blocks than were asked for."""
+    """Return a world with two readers, in which reads may bring fewer blocks than requested."""
     sizes = np.array([random.Random(seed + i).randint(20, 200) for i in range(3 * STEPS)])
     budget = int(sizes.max()) + ROWS * ROW_BYTES + spare
     w = world(seed, sizes, ROW_BYTES, max_bytes=budget, in_order=True, inline_bytes=0, **limits)
@@ -31,8 +34,11 @@ def in_order(seed: int, spare: int, **limits: int) -> World:
     return w
 
 
-def one_at_a_time(w: World) -> None:
-    """A read is begun beside another one only for what is needed before it, since that was lost or given up."""
+def assert_one_read_at_a_time(w: World) -> None:
+    """A second read runs beside the first only for blocks needed sooner.
+
+    Such blocks were lost or evicted, and are read again.
+    """
     firsts = [
         min(map(w.dispatch.state.cache.awaited_by, command.blocks))
         for command in w.reading.values()
@@ -51,12 +57,12 @@ def one_at_a_time(w: World) -> None:
 def test_one_read_at_a_time_gives_every_step(
     seed: int, spare: int, read_blocks: int, loss_rate: float
 ) -> None:
-    """Whatever is short, fails or is lost; and by one reader where none is lost."""
+    """Short reads, failures and losses lose no step; without losses one reader does all."""
     w = in_order(seed, spare, read_blocks=read_blocks, max_tries=1000)
     readers = set()
     w.start(steps())
     for _ in range(5000):
-        one_at_a_time(w)
+        assert_one_read_at_a_time(w)
         readers |= {command.worker for command in w.reading.values()}
         moves = w.moves()
         if not moves:
@@ -76,8 +82,8 @@ def test_one_read_at_a_time_gives_every_step(
         assert w.dispatch.stats()["blocks_read"] == STEPS + w.dispatch.stats()["blocks_reread"]
 
 
-def test_a_read_that_nobody_waits_for_holds_nothing_up() -> None:
-    """After a new start the old read, which may never answer, has no part in it."""
+def test_a_read_of_an_old_start_delays_no_step() -> None:
+    """After a new start all steps arrive, even if the old read never ends."""
     w = in_order(1, 1 << 40)
     w.start(steps())
     (old,) = w.reading
@@ -90,9 +96,10 @@ def test_a_read_that_nobody_waits_for_holds_nothing_up() -> None:
     assert not w.store
 
 
-def test_what_is_behind_a_block_that_cannot_be_had_cannot_be_had() -> None:
-    """All of the read's blocks are given up with its error, none is tried once more. The first read is of one block,
-    since nothing is known of sizes.
+def test_blocks_behind_an_unreadable_block_fail_with_it() -> None:
+    """All blocks of the read get its error, and none is tried again.
+
+    The first read is of one block, because no size is known yet.
     """
     w = in_order(2, 1 << 40, read_blocks=4)
     w.short, w.block_errors = False, frozenset(range(1, 3 * STEPS))

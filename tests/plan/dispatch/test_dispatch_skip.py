@@ -1,4 +1,7 @@
-"""Dispatch with samples to skip: whatever is found to be bad, whenever, each row ends with its first good candidate."""
+"""Dispatch that skips bad samples: each row gets its first good candidate.
+
+It does so whichever samples are bad, and whenever they are found.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ BATCH = 6
 def made(
     seed: int, *, bad: float, broken: int, shuffled: bool = True, first: int = 0
 ) -> SkippingSteps:
-    """Twelve uneven blocks, of whose samples some are bad and of which some cannot be read."""
+    """Return steps over 12 uneven blocks; some blocks are unreadable, some samples are bad."""
     rng = random.Random(seed)
     counts = [rng.randint(2, 9) for _ in range(12)]
     data = manifest(counts)
@@ -38,7 +41,7 @@ def made(
 
 
 def in_world(skipping: SkippingSteps, seed: int, spare: int = 1 << 40, **limits: Any) -> World:
-    """A world in which the same is true."""
+    """Return a world with the same bad samples and unreadable blocks."""
     sizes = np.array([20 * int(n) for n in skipping.planner.manifest.samples])
     w = world(
         seed, sizes, ROW_BYTES, max_bytes=int(sizes.max()) + BATCH * ROW_BYTES + spare, **limits
@@ -49,7 +52,7 @@ def in_world(skipping: SkippingSteps, seed: int, spare: int = 1 << 40, **limits:
 
 
 def assert_filled(w: World, skipping: SkippingSteps) -> None:
-    """Every step came whole, and each of its rows as the plan alone tells."""
+    """Every step arrived whole, and each row is the sample that the plan alone gives."""
     steps = skipping.planner.steps_per_epoch - skipping.first
     assert w.failed is None
     assert not w.errors
@@ -85,7 +88,7 @@ def assert_filled(w: World, skipping: SkippingSteps) -> None:
 def test_each_row_ends_with_its_first_good_candidate_in_any_order_and_budget(
     seed, bad, broken, shuffled, spare, **limits
 ):
-    """Bad samples, unreadable blocks and bad stand-ins, found in any order of completions, never over budget."""
+    """Bad samples, unreadable blocks and bad replacements are found in any order of completions."""
     skipping = made(seed, bad=bad, broken=broken, shuffled=shuffled)
     assume(skipping.all_have_stand_ins())
     w = in_world(skipping, seed, spare, **limits)
@@ -95,8 +98,8 @@ def test_each_row_ends_with_its_first_good_candidate_in_any_order_and_budget(
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), spare=budgets, read_ahead=st.integers(1, 12))
-def test_failures_and_losses_do_not_change_who_stands_in(seed, spare, read_ahead):
-    """Tasks fail, workers die, blocks are lost, decodes are hedged meanwhile."""
+def test_failures_and_losses_do_not_change_the_replacements(seed, spare, read_ahead):
+    """Tasks fail, workers and blocks are lost, and decodes are hedged."""
     skipping = made(seed, bad=0.2, broken=2)
     assume(skipping.all_have_stand_ins())
     w = in_world(skipping, seed, spare, read_ahead=read_ahead, max_tries=1000)
@@ -106,8 +109,8 @@ def test_failures_and_losses_do_not_change_who_stands_in(seed, spare, read_ahead
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), first=st.integers(0, 9), moves=st.integers(0, 40))
-def test_a_resumed_run_has_the_same_stand_ins(seed, first, moves):
-    """From any step on, also where a start comes in the middle of another."""
+def test_a_resumed_run_has_the_same_replacements(seed, first, moves):
+    """This holds from any step on, and for a start in the middle of another run."""
     skipping = made(seed, bad=0.2, broken=2)
     assume(skipping.all_have_stand_ins())
     w = in_world(skipping, seed)
@@ -123,7 +126,7 @@ def test_a_resumed_run_has_the_same_stand_ins(seed, first, moves):
 
 @pytest.mark.parametrize("culprits", [1, 2])
 def test_a_sample_that_ends_its_workers_is_replaced_by_the_rule_for_bad_ones(culprits: int) -> None:
-    """Found by halves, as without skipping; where its stand-in does the same, that is replaced too."""
+    """Halving the task finds it; a replacement that ends its worker is replaced too."""
     skipping = made(3, bad=0.0, broken=0)
     own = skipping.planner.step_samples(0, 4)
     deadly = {int(own.ordinal[2])}
@@ -138,8 +141,8 @@ def test_a_sample_that_ends_its_workers_is_replaced_by_the_rule_for_bad_ones(cul
     assert "ended its worker" in skipping.filled[4].errors[2].reason
 
 
-def test_a_sample_known_to_end_workers_costs_one_each_time_after() -> None:
-    """It is tried again, since a resumed run knows nothing of it, but by itself; what comes is the same."""
+def test_a_sample_known_to_end_workers_costs_one_worker_at_each_later_start() -> None:
+    """A new start tries it again, in a task of its own, and gives the same rows."""
     skipping = made(3, bad=0.0, broken=0)
     deadly = {int(skipping.planner.step_samples(0, 4).ordinal[2])}
     w = in_world(skipping, 3, max_tries=1000)
@@ -155,7 +158,7 @@ def test_a_sample_known_to_end_workers_costs_one_each_time_after() -> None:
 
 
 def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
-    """To the end, where each task with one of these ordinals ends its worker."""
+    """Run to the end; each task with one of these ordinals ends its worker."""
     while w.moves() and not w.failed:
         dying = [
             command.worker
@@ -169,8 +172,8 @@ def end_workers(w: World, skipping: SkippingSteps, deadly: set[int]) -> None:
             w.move(*w.moves()[0])
 
 
-def test_a_step_without_a_stand_in_left_is_an_error_in_its_place_alone() -> None:
-    """All samples of one window bad: its steps are errors, the others come."""
+def test_steps_without_a_replacement_left_are_the_only_errors() -> None:
+    """All samples of one window are bad: its steps give errors, the others arrive."""
     data = manifest([6] * 10)
     planner = window_planner(data, Order.resolve(data, batch=6, seed=1, window=12, lanes=1))
     window = {int(i) for step in (2, 3) for i in planner.step_samples(0, step).ordinal}
@@ -188,8 +191,8 @@ def test_a_step_without_a_stand_in_left_is_an_error_in_its_place_alone() -> None
     [ConfigError("no such column"), DataError("no answer within 30 s", transient=True)],
     ids=["config", "late"],
 )
-def test_what_is_no_fault_of_the_data_is_never_skipped(error: Exception) -> None:
-    """A block that cannot be read for such a reason stands as an error in the place of the steps that need it."""
+def test_an_error_that_is_not_of_the_data_is_never_skipped(error: Exception) -> None:
+    """The steps that need the block give its error; no sample is replaced."""
     skipping = made(4, bad=0.0, broken=0)
     w = in_world(skipping, 4)
     unread = int(skipping.planner.step_samples(0, 3).block[0])

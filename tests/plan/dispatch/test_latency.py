@@ -1,4 +1,4 @@
-"""Storage far away: real planner and dispatch in simulated time, where no other work of the machine counts."""
+"""Remote storage costs no throughput: the real planner and dispatch, in simulated time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ STEPS, START, ROWS = 250, 120, 64
 
 @functools.cache
 def seconds(latency: float) -> float:
-    """What steps after the start take together, decoded at 4 ms a row, in blocks of 2 MB that come at 100 MB/s."""
+    """Return the seconds of all steps after the first `START`.
+
+    A row takes 4 ms to decode; blocks have 2 MB and arrive at 100 MB/s.
+    """
     world = replace(simulate.World(), rows=ROWS, decoders=3, step_seconds=0.0, read_latency=latency)
     data = uniform(2000, 33, world.sample_bytes)
     planner = window_planner(data, Order.resolve(data, batch=ROWS, seed=1, window=1024), 0, 1)
@@ -25,5 +28,5 @@ def seconds(latency: float) -> float:
 
 @pytest.mark.parametrize("latency", [0.1, 0.5])
 def test_latency_costs_no_throughput(latency: float) -> None:
-    """As many blocks are under way as the rate of 45 MB/s asks for: 95 % of that without latency."""
+    """At least 95 % of the rate without latency: enough blocks are in flight for 45 MB/s."""
     assert seconds(latency) <= seconds(0.0) / 0.95
