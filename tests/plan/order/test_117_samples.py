@@ -1,4 +1,4 @@
-"""117 samples on 1 to 32 ranks: every combination of batch and tail is exact, or refused in words."""
+"""117 samples on 1 to 32 ranks: each batch size and tail is exact, or raises an error."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_each_sample_once_on_every_world_size_from_any_step(
 @settings(max_examples=40)
 @given(rules(partials=["short"], file_order=False), st.integers(0, 3))
 def test_samples_stay_in_their_windows(case: Rules, epoch: int) -> None:
-    """What a lane's window gives in its steps is what it gives without buckets, and lasts as long."""
+    """Buckets change neither the windows of each step, nor the steps at which they expire."""
     plain, bucketed = (
         planner(case, 0, 1, 9),
         window_planner(manifest(case.counts), plan_cases.order(case)),

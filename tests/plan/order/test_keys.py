@@ -189,7 +189,7 @@ def test_domains_and_parts_make_different_keys() -> None:
 @settings(max_examples=50)
 @given(st.tuples(*[st.integers(-(2**65), 2**65)] * 5), st.integers(0, 4))
 def test_a_generator_is_its_parts(parts: tuple[int, ...], changed: int) -> None:
-    """Equal parts give equal numbers; another seed, epoch, source, ordinal or stage gives others."""
+    """Equal parts give equal numbers; a change of any part gives other numbers."""
     draws = keys.generator(*parts).random(4).tolist()
     assert keys.generator(*parts).random(4).tolist() == draws
     others = list(parts)

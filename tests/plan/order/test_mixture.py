@@ -224,7 +224,7 @@ def mixtures(draw: st.DrawFn) -> tuple[list[list[int]], dict[int, list[int]], di
 @settings(max_examples=40)
 @given(mixtures())
 def test_every_source_is_once_through_in_each_of_its_passes(case: tuple) -> None:
-    """Each sample once a pass, passes one after the other; as many rows each as the mixture says."""
+    """Each pass has each sample once, pass after pass; the mixture sets the rows of each source."""
     sources, weights, how = case
     planner = made(sources, weights, **how)
     epochs = 3

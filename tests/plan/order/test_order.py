@@ -216,7 +216,10 @@ def test_any_window_beyond_the_data_is_the_same_order() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2, 8, 64])
 def test_first_windows_end_in_turn(lanes: int) -> None:
-    """Lanes shorten their first window by floor(k * ((l * 2654435769) mod 2^32) / 2^32) steps of k."""
+    """Lane l shortens its first window of k steps by a hash of l.
+
+    It omits floor(k * ((l * 2654435769) mod 2^32) / 2^32) steps.
+    """
     made = resolve(lanes=lanes, window=64 * 2_048)
     cut = [64 * (lane * 2_654_435_769 % 2**32) // 2**32 for lane in range(lanes)]
     assert Lanes(made).first_window_cut.tolist() == cut

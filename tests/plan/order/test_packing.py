@@ -24,8 +24,8 @@ LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=60)
 
 
 @given(LENGTHS, st.integers(12, 20), st.booleans())
-def test_groups_hold_everything_once(lengths: list[int], limit: int, cut: bool) -> None:
-    """No group is longer than it may be; as many as are counted; without `cut` no sample is in two."""
+def test_bins_hold_every_token_once(lengths: list[int], limit: int, cut: bool) -> None:
+    """No bin exceeds the limit, `count` is exact, and without `cut` no sample is in two bins."""
     packing = Packing(limit, cut)
     bins = packing.bins(np.array(lengths))
     assert len(bins) == packing.count(np.array(lengths)[::-1])

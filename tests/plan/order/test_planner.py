@@ -241,7 +241,8 @@ def test_batches_never_straddle_windows(case: Rules, epoch: int) -> None:
         case.lane_batch,
     )
     if case.partial == "short" and case.samples % case.batch:
-        batches.pop()  # its lanes differ in length; what is left for it is checked by the windows before
+        # Lanes differ in length in the last batch; the windows before it determine its rows.
+        batches.pop()
     for lane in range(case.lanes):
         first, last = plan_reference.lane_bounds(case, lane)
         for begin, end in plan_reference.windows(case, lane):
@@ -310,7 +311,7 @@ def test_a_block_is_done_once_all_its_windows_are(case: Rules, epoch: int) -> No
 @settings(max_examples=60)
 @given(rules(max_batch=16), st.data())
 def test_every_cursor_resumes(case: Rules, draw: st.DataObject) -> None:
-    """A new planner asked first for any step of any epoch gives what one that walked there gives."""
+    """A new planner gives any step of any epoch as a planner does that gave all steps before."""
     data, made = manifest(case.counts), order(case)
     world_size = draw.draw(st.sampled_from(divisors(case.batch)))
     rank = draw.draw(st.integers(0, world_size - 1))
@@ -464,7 +465,7 @@ def test_the_default_order_of_these_rules_is_what_was_asked_for() -> None:
 
 
 def test_a_window_expires_at_the_step_after_its_last() -> None:
-    """Two lanes of 12 samples, windows of 3 steps of 2 rows each; the second lane's first is cut."""
+    """Two lanes of 12 samples have windows of 3 steps of 2 rows; the second lane cuts its first."""
     data = manifest([24])
     planner = window_planner(data, Order.resolve(data, batch=4, seed=1, window=12, lanes=2))
     assert Lanes(planner.order).first_window_cut.tolist() == [0, 1]

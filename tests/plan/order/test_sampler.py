@@ -41,7 +41,7 @@ def test_steps_are_as_long_as_the_sampler_says() -> None:
 
 
 def test_samples_in_steps_of_one_size_may_be_planned_together() -> None:
-    """A run of steps is what its steps are; an index that comes again is another row of the data."""
+    """A run of steps equals its single steps; a repeated index is another row of the data."""
     sampling = Sampling([3, 3, 1, 0, 2, 3, 5, 4, 9])
     alone = planner(sampling)
     run = alone.run(0, 0, 9)

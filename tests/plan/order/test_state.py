@@ -57,7 +57,7 @@ def test_a_state_is_small() -> None:
 
 
 def test_a_state_names_what_it_is_a_state_of() -> None:
-    """Format version, position, fingerprint, the order with its kind, the image backend, the code."""
+    """It has the version, position, fingerprint, order with its kind, image backend and code."""
     assert STATE == {
         "version": 2,
         "epoch": 3,

@@ -44,7 +44,7 @@ def limits(data: st.DataObject) -> list[Limit]:
 @settings(max_examples=100)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.data())
 def test_limits_are_those_of_a_list(counts: list[int], data: st.DataObject) -> None:
-    """After any limits the subset has what slicing and choosing leave of the list of all ordinals."""
+    """Any limits leave the ordinals that slices and choices leave of the list of all ordinals."""
     whole = Subset.whole(manifest(counts))
     left = list(range(sum(counts)))
     parts = {

@@ -21,7 +21,7 @@ from tests.support.plan_cases import divisors, global_batch, manifest, same, uni
 
 @st.composite
 def resamplings(draw: st.DrawFn) -> tuple[Resampling, Weights]:
-    """Of a subset of some blocks, by weights of very different sizes; and the weights by ordinal."""
+    """Draw a resampling of a subset, with weights of very different sizes; and its weights."""
     data = manifest(draw(st.lists(st.integers(1, 9), min_size=1, max_size=9)))
     limits = draw(st.sampled_from([(), (Take(7),), (Skip(1),)])) if data.num_samples > 1 else ()
     subset = Subset.whole(data).through(limits)
