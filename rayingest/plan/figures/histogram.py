@@ -17,7 +17,7 @@ BOUNDS = tuple(bound for bound, _ in _ALL if bound <= 50)
 COARSE = tuple(
     number for number, (bound, step) in enumerate(_ALL) if bound <= 50 and step in {1, 2, 5}
 )
-"""Indices into `BOUNDS` of three bounds a decade. Metrics use these: each bound is a time series."""
+"""Indices of the bounds that metrics use, three a decade: each bound costs a time series."""
 
 Counts = list[int]
 """Durations by range: entry i is above bound i - 1 and at most bound i; the last is above 50 s."""
