@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def _check_epoch(given: Mapping[str, Any]) -> None:
     if sum(value is not None for value in given.values()) != 1:
-        raise ConfigError("an epoch is samples=... long, or passes=...: give one of them")
+        raise ConfigError("epoch takes either samples=... or passes=...: give one of them")
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,7 +176,7 @@ class Dataset(FiniteData[OneSource]):
         for limit in self._description.limits:
             if isinstance(limit, Part) and limit.seed == seed:
                 raise ConfigError(
-                    f"split: this data set is a part already of a split with seed={seed}; give "
+                    f"split: this dataset is already a part of a split with seed={seed}; give "
                     "another seed"
                 )
         return tuple(self._limit(part) for part in split_parts(fractions, seed))

@@ -144,11 +144,13 @@ def test_impossible_filters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ri.DataError, match="must say True or False"):
         seen(data.filter(lambda sample: 3))
     with pytest.raises(
-        ri.ConfigError, match="a part already of a split with seed=0; give another seed"
+        ri.ConfigError, match="already a part of a split with seed=0; give another seed"
     ):
         data.split(0.5, 0.5)[0].split(0.5, 0.5)
     assert len(data.split(0.5, 0.5)[0].split(0.5, 0.5, seed=1)) == 2
-    with pytest.raises(ri.ConfigError, match=r"where\(n > 9\) .*leaves none of 40 samples"):
+    with pytest.raises(
+        ri.ConfigError, match=r"no sample is left: where\(n > 9\) .*removes all 40 samples"
+    ):
         seen(data.where("n > 9"))
     with pytest.raises(ri.DataError, match="no field 'm'"):
         seen(data.where("m > 9"))

@@ -393,7 +393,7 @@ class Broken(Pairs):
         ),
         (
             lambda: batches(ri.from_torch(Pairs(), sampler=[N]).batch(1)),
-            f"the data has 0 to {N - 1}",
+            f"the data has indices from 0 to {N - 1}",
         ),
         (lambda: ri.from_torch(Pairs(), generator=generator()), "generator without a sampler"),
         (

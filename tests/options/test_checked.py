@@ -271,7 +271,7 @@ def test_a_call_keeps_its_signature_and_docstring() -> None:
         (lambda: DATA.split(True), "fractions[0]=True: a number above 0, at most 1"),
         (lambda: DATA.split(0.5, seed=-1), "seed=-1: a whole number from 0"),
         (lambda: DATA.split(0.5, sed=1), "there is no option 'sed'; allowed: seed; did you mean"),
-        (lambda: DATA.split(0.9, 0.2), "split: the parts"),
+        (lambda: DATA.split(0.9, 0.2), "split: the fractions"),
     ],
 )
 def test_a_wrong_argument_of_a_verb_is_refused_at_once(

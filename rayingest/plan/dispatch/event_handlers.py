@@ -87,7 +87,7 @@ class EventHandlers:
     def _lose_worker(self, event: ev.WorkerLost) -> None:
         """Fail all tasks of a lost worker."""
         failure = event.failure
-        error = ConnectionError(f"worker {event.worker} was lost: {failure.value}")
+        error = ConnectionError(f"worker {event.worker} failed: {failure.value}")
         for task in self._state.workers.lose(event.worker):
             if task.chunks:
                 self._fail_decode(task, error, failure)

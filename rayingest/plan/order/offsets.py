@@ -87,9 +87,9 @@ class Offsets:
                 return
             if self._before.setdefault(step + 1, mark) != mark:
                 raise DataError(
-                    f"step {step} was read again and has other records: it led to "
-                    f"{self._before[step + 1]} before, and leads to {mark} now; open_at must give "
-                    "the same records from the same offset",
+                    f"step {step} was read again and has other records: the offsets after it were "
+                    f"{self._before[step + 1]} before, and are {mark} now; open_at must return the "
+                    "same records for the same offset",
                     transient=True,
                 )
 

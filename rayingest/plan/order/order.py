@@ -81,11 +81,13 @@ class Order:
             lanes = default_lanes(data, batch, window)
         elif lanes < 1 or batch % lanes:
             raise ConfigError(
-                f"lanes={lanes} does not divide the global batch of {batch}: "
-                "every lane gives equally many samples to a step"
+                f"lanes={lanes} does not divide the global batch of {batch}: a step takes the same "
+                "number of samples from every lane; give a divisor of the batch"
             )
         elif lanes > samples:
-            raise ConfigError(f"lanes={lanes} is more than the {samples} samples of the data")
+            raise ConfigError(
+                f"lanes={lanes} is more than the {samples} samples of the data; give fewer lanes"
+            )
         most = -(-samples // batch)  # covers every lane; a longer window is the same order
         return cls(samples, batch, partial, seed, lanes, min(most, -(-window // batch)))
 
@@ -178,12 +180,13 @@ class EpochLength:
             return cls(steps.count, steps.count * (passes or 1))
         if steps.partial != "drop":
             raise ConfigError(
-                f"epoch(samples={samples}) counts whole batches, and partial={steps.partial!r} "
-                "gives others at the end of the data: pass partial='drop', or epoch(passes=...)"
+                f"epoch(samples={samples}) needs full batches, and with partial={steps.partial!r} "
+                "the last batch of a pass may not be full: pass partial='drop', or epoch(passes=...)"
             )
         if samples < steps.batch:
             raise ConfigError(
-                f"epoch(samples={samples}) is less than one global batch of {steps.batch}"
+                f"epoch(samples={samples}) is less than one global batch of {steps.batch}: "
+                "give at least one batch, or make the batch smaller"
             )
         return cls(steps.count, samples // steps.batch)
 

@@ -229,7 +229,10 @@ def resolve(
 ) -> Order:
     """Return the order of bins of samples of these lengths, by ordinal. Raises ConfigError."""
     if lanes not in (None, 1):
-        raise ConfigError(f"lanes={lanes}: bins of samples come from one lane; leave it out")
+        raise ConfigError(
+            f"lanes={lanes} has no meaning here: packed and budgeted orders have one lane; "
+            "leave lanes out"
+        )
     total = 0
     for ordinals in subset.ordinals():
         some = lengths[ordinals]
@@ -237,7 +240,9 @@ def resolve(
         if packer.longest is not None and some.max() > packer.longest:
             raise _too_long(ordinals, some, packer, packer.longest)
     if not total:
-        raise ConfigError("all samples have length 0: there is nothing to put together")
+        raise ConfigError(
+            "all samples have length 0: a batch would be empty; check the field of the lengths"
+        )
     samples_per_step = max(1, round(subset.num_samples * batch * packer.limit / total))
     if window is None:
         window = default_window(subset, samples_per_step)
@@ -301,7 +306,7 @@ def _too_long(
     ordinals: np.ndarray, lengths: np.ndarray, packer: Packer, longest: int
 ) -> ConfigError:
     over = np.flatnonzero(lengths > longest)
-    others = f" ({len(over) - 1:,} more around it are too long)" if len(over) > 1 else ""
+    others = f" ({len(over) - 1:,} more samples near it are too long)" if len(over) > 1 else ""
     return ConfigError(
         f"sample {ordinals[over[0]]} {packer.too_long(int(lengths[over[0]]))}{others}"
     )

@@ -122,9 +122,9 @@ class FilledStep:
                     self._put(row, candidate)
                     return candidate[-1]
         return DataError(
-            f"{self.errors[row].reason}; and no good sample of its window was found to replace it: "
-            f"{tried} were bad, others cannot be read or there are no more; "
-            f"lastly: {error.reason}"
+            f"{self.errors[row].reason}; no good sample of its window can replace it: "
+            f"{tried} replacements were bad, the others cannot be read or do not exist; "
+            f"the last error: {error.reason}"
         )
 
     def _put(self, row: int, candidate: Candidate) -> None:

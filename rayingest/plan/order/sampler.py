@@ -102,7 +102,9 @@ class SamplerPasses:
                 " make the batch smaller, or pass partial='pad' or 'short'"
             )
         if not samples:
-            raise ConfigError("the sampler gives no indices")
+            raise ConfigError(
+                "the sampler gives no indices: it must give at least one in each epoch"
+            )
         return Order(samples, self._batch, partial, None, 1, 1)
 
     def _make(self, number: int) -> SamplerPass:
@@ -153,8 +155,8 @@ class SamplerPasses:
             raise ConfigError(f"{rule}, not {reprlib.repr(drawn)}")
         if not (found.min() >= 0 and found.max() < self._samples):
             raise ConfigError(
-                f"{name}: it gives {found.min()} to {found.max()}; "
-                f"the data has 0 to {self._samples - 1}"
+                f"{name}: it gives indices from {found.min()} to {found.max()}; "
+                f"the data has indices from 0 to {self._samples - 1}"
             )
         return found.astype(np.int64)
 
@@ -169,8 +171,8 @@ class SamplerPasses:
             self._length = lengths[0]
         elif self._length != lengths[0]:
             raise ConfigError(
-                f"the sampler gives {lengths[0]} samples or batches in epoch {number}, and gave "
-                f"{self._length} in another: all epochs must have one length"
+                f"the sampler's length changes: {lengths[0]} samples or batches in epoch {number}, "
+                f"{self._length} in another; make all epochs equally long"
             )
         begins = None
         if self._sampling.in_batches:

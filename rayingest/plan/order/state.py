@@ -92,7 +92,8 @@ class StateCodec:
         steps = self.steps_in(epoch if is_count(epoch) else 0)
         if not (is_count(epoch) and is_count(step)) or step > steps:
             raise StateError(
-                f"epoch {epoch!r}, step {step!r} is no position in epochs of {steps} steps"
+                f"epoch {epoch!r}, step {step!r} is not a position in epochs of {steps} steps: "
+                f"an epoch is a whole number from 0, a step is 0 to {steps}"
             )
         if state["code"] != self.code:
             _log.warning(

@@ -57,7 +57,9 @@ class Subset:
         for limit in limits:
             limited = limit.apply(subset)
             if not limited.num_samples:
-                raise ConfigError(f"{limit} leaves none of {subset.num_samples:,} samples")
+                raise ConfigError(
+                    f"no sample is left: {limit} removes all {subset.num_samples:,} samples"
+                )
             subset = limited
         return subset
 
@@ -230,11 +232,11 @@ def split_parts(fractions: Sequence[float], seed: int) -> list[Part]:
             or not 0 < fraction <= 1
         ):
             raise ConfigError(
-                f"split: {fraction!r} is no part of the whole; give numbers above 0, up to 1"
+                f"split: {fraction!r} is not a fraction; give numbers above 0 and at most 1"
             )
         total += fraction
         if total > 1 + 1e-9:
-            raise ConfigError(f"split: the parts come to {total:.6g}, more than the whole")
+            raise ConfigError(f"split: the fractions sum to {total:.6g}; give at most 1 in all")
         end = 1 << 64 if total > 1 - 1e-9 else int(total * 2.0**64)
         parts.append(Part(begin, end, seed))
         begin = end

@@ -80,8 +80,7 @@ class Resampling:
         draws = len(own) if draws is None else draws
         if draws >= _MOST_DRAWS:
             raise ConfigError(
-                f"{draws:,} weighted draws a pass are too many: "
-                f"at most {_MOST_DRAWS - 1:,} are possible"
+                f"{draws:,} weighted draws per pass are too many: give at most {_MOST_DRAWS - 1:,}"
             )
         stratum = weights.stratum
         line = np.arange(len(own)) if stratum is None else np.argsort(stratum[there], kind="stable")

@@ -81,7 +81,7 @@ def test_states_are_json_of_the_offsets() -> None:
         ({"order": {"kind": "stream", "batch": 4}}, "batch: the state has 4, this loader 2"),
         ({"offsets": {"0": 1}}, r"partitions: the state has \['0'\], this loader \['0', '1'\]"),
         ({"turn": "7"}, "partitions"),
-        ({"step": -1}, "step -1 is no position"),
+        ({"step": -1}, "step -1 is not a position"),
         ({"order": None, "offsets": None}, "order: the state has None.*partitions"),
         ({"schema": [["z", "<i8", 0, False, None]]}, "has learned others"),
     ],

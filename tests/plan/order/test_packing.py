@@ -236,7 +236,7 @@ def test_what_cannot_be_packed_is_refused() -> None:
     how = {"batch": 1, "partial": "drop"}
     with pytest.raises(
         ConfigError,
-        match=r"sample 5 is 90 long, more than a packed row of 16: .* \(1 more around it",
+        match=r"sample 5 is 90 long, more than a packed row of 16: .* \(1 more samples near it",
     ):
         resolve(data, lengths, Packing(16, cut=False), **how)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="all samples have length 0"):

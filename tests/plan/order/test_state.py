@@ -183,14 +183,14 @@ def test_what_is_no_dict_is_no_state(state: Any) -> None:
 def test_a_position_is_two_counts(name: str, value: Any) -> None:
     """Negative numbers, other types and missing fields are refused, with both values named."""
     with pytest.raises(
-        StateError, match=r"epoch .*, step .* is no position in epochs of 100 steps"
+        StateError, match=r"epoch .*, step .* is not a position in epochs of 100 steps"
     ):
         CODEC.position(STATE | {name: value})
 
 
 def test_a_step_past_the_end_is_refused() -> None:
     """It belongs to no epoch of this stream."""
-    with pytest.raises(StateError, match="step 101 is no position in epochs of 100 steps"):
+    with pytest.raises(StateError, match="step 101 is not a position in epochs of 100 steps"):
         CODEC.position(CODEC.state(0, 101))
 
 

@@ -205,7 +205,7 @@ def test_what_is_no_split_is_refused(fractions: tuple[float, ...], said: str) ->
 
 
 def test_a_limit_that_leaves_nothing_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"skip\(9\) leaves none of 5 samples"):
+    with pytest.raises(ConfigError, match=r"no sample is left: skip\(9\) removes all 5 samples"):
         Subset.whole(manifest([3, 4])).through([Take(5), Skip(9)])
 
 

@@ -155,5 +155,5 @@ def test_what_cannot_be_is_refused() -> None:
         StateError, match=r"has 'at most 40 padded tokens, planned for 1 rank.*planned for 2 rank"
     ):
         codecs[1].position(state)
-    with pytest.raises(StateError, match="is no position in epochs of"):
+    with pytest.raises(StateError, match="is not a position in epochs of"):
         codecs[0].position({**state, "step": 1 + codecs[0].steps_in(0)})
