@@ -118,7 +118,9 @@ def _remove(folder: str, storage: Storage) -> None:
             folder, lambda fs, name: fs.exists(name) and fs.rm(name, recursive=True), "write"
         )
     except Exception as error:  # the error that led here matters more
-        _log.warning("cannot remove %s, which is not needed: %s", redact(folder), error)
+        _log.warning(
+            "cannot remove the unused folder %s: %s; remove it by hand", redact(folder), error
+        )
 
 
 @contextmanager

@@ -162,8 +162,9 @@ class _Tree:
         mixture = Mixture(interleave, parts, recipe.until)
         if mixture.rows == NEVER:
             raise ConfigError(
-                f"until={recipe.until!r} of a mixture of {', '.join(paths)} never comes: the "
-                "weights become 0 before; say how many samples an epoch has, as in until=1_000_000"
+                f"a pass would never end: until={recipe.until!r} of a mixture of "
+                f"{', '.join(paths)} is never reached, because weights become 0 before; "
+                "give a number of samples, as in until=1_000_000"
             )
         return mixture, _words(recipe, counts, list(paths), inside)
 

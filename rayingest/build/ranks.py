@@ -30,7 +30,8 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     """
     if (rank is None) != (world_size is None):
         raise ConfigError(
-            f"rank={rank} and world_size={world_size}: give both, or neither to have them found"
+            f"rank={rank}, world_size={world_size}: one of them is missing; give both, or neither "
+            "(both then come from Ray Train, torch.distributed or the environment)"
         )
     if rank is not None and world_size is not None:
         return Ranks(rank, world_size, None)

@@ -78,8 +78,8 @@ def _describe(stream: UnboundedStream, max_bytes: int) -> None:
     """Log which partitions the ranks read, how many records a step has, and the bytes in flight."""
     source, planner = stream.work.partitions.source, stream.planner
     _log.info(
-        "%s partition(s) of %s, one record of each in turn, %s a step; each of %s rank(s) reads "
-        "all of them, and keeps its own rows; up to %s in flight",
+        "%s partition(s) of %s, one record of each in turn, %s records a step; each of %s rank(s) "
+        "reads all partitions and keeps its own rows; up to %s in flight",
         f"{len(source.names):,}",
         source.label,
         f"{planner.order.batch:,}",

@@ -56,7 +56,7 @@ class SampleStatistic:
             if function is not None and function.rng is not None:
                 raise ConfigError(
                     f"{self.name} comes after {function.label}, which draws random numbers: "
-                    "its result would differ from epoch to epoch; put it before"
+                    f"its result would change from epoch to epoch; put {self.name} first"
                 )
 
     @cached_property

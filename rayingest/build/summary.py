@@ -49,9 +49,9 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
         _log.warning(
-            "a rank's part of a window, %.3g lane(s) of at least a block each, is about %s, "
-            "max_bytes %s: blocks will be dropped and read again, many times; give loader() more "
-            "max_bytes, or shuffle() %s",
+            "blocks will be evicted and read again many times: a rank's part of a window, %.3g "
+            "lane(s) of at least one block each, has about %s, more than max_bytes=%s; give "
+            "loader() more max_bytes, or shuffle() %s",
             lanes,
             format_bytes(window_bytes),
             format_bytes(max_bytes),
@@ -65,8 +65,8 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     blocks = share * manifest.num_blocks / manifest.num_samples
     if blocks < _FEW_BLOCKS and order.samples > order.window_samples:
         _log.warning(
-            "a rank's part of a window is about %.1f blocks: samples of one block come close "
-            "together; give a larger window to shuffle(), or smaller block_bytes",
+            "samples of one block stay close together: a rank's part of a window is only about "
+            "%.1f blocks; give shuffle() a larger window, or the reader smaller block_bytes",
             blocks,
         )
 

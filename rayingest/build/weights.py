@@ -115,8 +115,8 @@ class Weighting:
         if len(values) != subset.manifest.num_samples:
             samples = f"{subset.manifest.num_samples:,} samples"
             raise ConfigError(
-                f"weighted: the array has {len(values):,} entries, "
-                f"and needs one for each of {samples}"
+                f"weighted: the array has {len(values):,} entries; "
+                f"it must have one for each of {samples}"
             )
         if self.balanced:
             _, label = np.unique(values, return_inverse=True)
@@ -129,5 +129,5 @@ class Weighting:
         wrong = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))
         if len(wrong):
             problem = f"the weight of sample {wrong[0]} is {weights[wrong[0]]}"
-            raise ConfigError(f"weighted: {problem}, which is no number of 0 or more")
+            raise ConfigError(f"weighted: {problem}; a weight must be a finite number of 0 or more")
         return Weights(weights)

@@ -34,7 +34,7 @@ def test_a_warning_names_a_window_that_fits(
     shards = write_shards(tmp_path, [100] * 8)
     with caplog.at_level(logging.WARNING, "rayingest"):
         describe(stream(shards), BUDGET)
-        said = re.search(r"read again, many times.*such as window=(\d+), lanes=(\d+)", caplog.text)
+        said = re.search(r"read again many times.*such as window=(\d+), lanes=(\d+)", caplog.text)
         assert said is not None
         caplog.clear()
         describe(stream(shards, window=int(said[1]), lanes=int(said[2])), BUDGET)

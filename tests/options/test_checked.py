@@ -119,7 +119,7 @@ URLS = "a path, folder, glob, brace range or URL, or a list of them"
         ),
         ("loader", {"max_errors": 3}, "max_errors=3 is for on_error='skip'"),
         ("loader", {"quarantine": "x"}, "quarantine='x' is for on_error='skip'"),
-        ("loader", {"rank": 0}, "rank=0 and world_size=None: give both"),
+        ("loader", {"rank": 0}, "rank=0, world_size=None: one of them is missing; give both"),
         ("loader", {"epochs": 0, "prefetch": -1}, f"prefetch=-1: {COUNT}; epochs=0: {POSITIVE}"),
         (
             "loader",

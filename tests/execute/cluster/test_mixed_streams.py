@@ -332,7 +332,9 @@ def test_verbs_of_single_sources_are_refused(folder: Path, change: Any, said: st
 def test_mixtures_that_never_end_are_refused(folder: Path) -> None:
     """So are partial steps where weights change at steps."""
     weights = {0: {"web": 1, "code": 1}, 3: {"web": 1, "code": 0}}
-    with pytest.raises(ri.ConfigError, match="until='all' of a mixture of web, code never comes"):
+    with pytest.raises(
+        ri.ConfigError, match="never end: until='all' of a mixture of web, code is never reached"
+    ):
         mixed(folder, weights=weights, until="all").loader(workers=0)
     with pytest.raises(
         ri.ConfigError, match=r"beside batch\(partial='pad' or 'short'\): weights that change"

@@ -97,11 +97,11 @@ def test_weights_work_with_buckets_and_longer_epochs(table: str) -> None:
         (lambda data: data.weighted("quality").batch(6), r"needs .shuffle\(\)"),
         (
             lambda data: data.weighted([1, 2]).shuffle(),
-            "2 entries, and needs one for each of 90 samples",
+            "2 entries; it must have one for each of 90 samples",
         ),
         (
             lambda data: data.weighted([-1] * SAMPLES).shuffle(),
-            r"sample 0 is -1.0, which is no number of 0 or more",
+            r"sample 0 is -1.0; a weight must be a finite number of 0 or more",
         ),
         (lambda data: data.weighted([0] * SAMPLES).shuffle(), "come to 0"),
         (lambda data: data.weighted("i").pack(4, "i").shuffle(), "weighted beside pack"),
