@@ -135,8 +135,9 @@ class Connection:
         """Raise IngestError in a forked process: it has no threads and no pending calls."""
         if not self.here:
             raise IngestError(
-                f"made in process {self._pid}, used in process {os.getpid()}: a forked process "
-                "must make its own loader and pool, or use workers=0"
+                "a forked process cannot use the loader or pool of its parent: made in process "
+                f"{self._pid}, used in process {os.getpid()}; make its own loader and pool, or "
+                "use workers=0"
             )
 
     def check(self) -> None:

@@ -98,8 +98,9 @@ class Registration:
                 del self._heads[0]
             if not self._heads:
                 raise WorkerError(
-                    f"{self._failures} decoders died while they decoded the first samples of the "
-                    f"data, or exceeded decode_timeout; the last error: {error}"
+                    "the first samples of the data cannot be decoded: "
+                    f"{self._failures} decoders died, or exceeded decode_timeout; "
+                    f"the last error: {error}"
                 )
             self._pool.report_failure(handle, error)
         else:
