@@ -96,7 +96,12 @@ class DiskCache:
         except OSError as error:
             level = logging.DEBUG if self.folder in _warned else logging.WARNING
             _warned.add(self.folder)
-            _log.log(level, "the cache %s takes no more data for now: %s", self.folder, error)
+            _log.log(
+                level,
+                "cannot write to the cache %s, reading goes on without it: %s",
+                self.folder,
+                error,
+            )
 
     def prepare(self) -> None:
         """Create the folder. ConfigError if another limit is in use there."""

@@ -150,7 +150,7 @@ class Storage:
         for (begin, end), piece in zip(ranges, pieces, strict=True):
             if len(piece) != end - begin:
                 raise DataError(
-                    f"{len(piece)} bytes came back instead of the {end - begin} asked for: the "
+                    f"{len(piece)} bytes were returned, {end - begin} were requested: the "
                     "file has changed or is cut off, or its server ignores byte ranges",
                     shard=redact(url),
                     offset=begin,
