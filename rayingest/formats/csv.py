@@ -193,7 +193,7 @@ def _names(shard: Shard, data: bytes) -> list[str]:
         if more:
             raise ValueError("more than one line")
     except (ValueError, csv.Error) as error:
-        raise shard.error(f"its first line is no list of column names: {error}", 0) from error
+        raise shard.error(f"its first line is not a list of column names: {error}", 0) from error
     if len(set(names)) < len(names):
         raise ConfigError(
             f"the first line of {shard.safe_url} names a column twice: give unique names with "

@@ -94,8 +94,8 @@ def _dali(data: bytes) -> Samples:
     width = {"v1.1": 3, "v1.2": 4}.get(version.partition(" ")[0], 0)
     if not width or int(version.partition(" ")[2]) != len(lines):
         raise ValueError(
-            f"its first line, {version[:40]!r}, has an unknown version, or another number than "
-            f"{len(lines)} samples"
+            f"its first line, {version[:40]!r}, has an unknown version, or its number of samples "
+            f"is not {len(lines)}, the number of lines that follow"
         )
     ends, nbytes = [], []
     for line in lines:
@@ -118,7 +118,7 @@ def _check(samples: Samples, size: int) -> None:
     if (begins >= ends).any() or (begins[1:] < ends[:-1]).any() or begins[0] < 0 or last > size:
         raise ValueError(f"its offsets are out of order, or past the end of the tar at {size}")
     if (begins % BLOCK).any() or (ends % BLOCK).any():
-        raise ValueError("its offsets are not those of headers")
+        raise ValueError(f"its offsets are not multiples of {BLOCK}, as those of tar headers are")
 
 
 def _check_outermost(samples: Samples, samples_in: Callable[[int, int], int]) -> None:
@@ -127,5 +127,6 @@ def _check_outermost(samples: Samples, samples_in: Callable[[int, int], int]) ->
         raise ValueError(f"the tar has samples before its first offset, {begins[0]}")
     if samples_in(int(begins[-1]), int(ends[-1])) != 1:
         raise ValueError(
-            f"it lists one sample from {begins[-1]} to {ends[-1]}, and the tar has not one there"
+            f"it lists one sample from {begins[-1]} to {ends[-1]}, and the tar does not have "
+            "exactly one there"
         )

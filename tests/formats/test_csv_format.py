@@ -163,7 +163,7 @@ def test_what_cannot_be_csv_is_named(path: Path) -> None:
         b'a,b\n1,"2\n': r"ends between two quotes, in the line that begins here.*offset 4",
         b"a,b\n1,2\r3,4\n": "lone carriage returns",
         b"a\n\xff\n": "damaged CSV",
-        b"\xff\n1\n": "no list of column names",
+        b"\xff\n1\n": "not a list of column names",
     }
     for data, said in cases.items():
         path.write_bytes(data)
