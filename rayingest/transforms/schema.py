@@ -211,8 +211,8 @@ def merge_schemas(schemas: Mapping[str, Schema]) -> dict[str, FieldType]:
             if field not in other or field not in merged:
                 has, lacks = (first, name) if field in merged else (name, first)
                 raise ConfigError(
-                    f"source {has!r} has a field {field!r}, and source {lacks!r} has none: .select "
-                    "only fields that all sources have, or fill it in with .map"
+                    f"sources differ in fields: {has!r} has field {field!r}, {lacks!r} does not; "
+                    ".select only fields that all sources have, or add the field with .map"
                 )
             both = _merge_types(merged[field], other[field])
             if both is None:

@@ -207,11 +207,11 @@ def changed(data: Dataset, **how: Any) -> Dataset:
     [
         (
             lambda data: data.select(i="i"),
-            "source 'web' has a field 'tokens', and source 'code' has none: .select",
+            "'web' has field 'tokens', 'code' does not; .select",
         ),
         (
             lambda data: changed(data, b=1),
-            "source 'code' has a field 'b', and source 'web' has none",
+            "'code' has field 'b', 'web' does not",
         ),
         (
             lambda data: changed(data, i=0.5),
