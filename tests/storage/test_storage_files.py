@@ -84,7 +84,7 @@ def test_reads_are_exact_everywhere(url: str) -> None:
 
 def test_short_reads_and_changed_sizes_are_data_errors(url: str) -> None:
     """A read never returns fewer bytes than requested."""
-    with pytest.raises(DataError, match="bytes were returned, .* were requested") as caught:
+    with pytest.raises(DataError, match=r"bytes were returned, .* were requested") as caught:
         Storage().read_range(url, len(DATA) - 5, len(DATA) + 1)
     assert caught.value.shard == url
     assert caught.value.offset == len(DATA) - 5

@@ -181,7 +181,7 @@ class EpochLength:
         if steps.partial != "drop":
             raise ConfigError(
                 f"epoch(samples={samples}) needs full batches, and with partial={steps.partial!r} "
-                "the last batch of a pass may not be full: pass partial='drop', or epoch(passes=...)"
+                "the last batch of a pass may not be full: pass partial='drop' or epoch(passes=...)"
             )
         if samples < steps.batch:
             raise ConfigError(
