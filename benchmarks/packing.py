@@ -44,8 +44,8 @@ from benchmarks.turns import cpu_seconds
 from rayingest.plan.order import packed
 from rayingest.plan.order import window as window_order
 from rayingest.plan.order.bins import Packer
-from rayingest.plan.order.order import Order
 from rayingest.plan.order.packing import Packing
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import RankSlice
 from rayingest.plan.order.subset import Subset
 from rayingest.plan.order.token_budget import Budget

@@ -29,7 +29,7 @@ import numpy as np
 
 from rayingest.plan.order import window
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.subset import Subset
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.rows import positive
 from rayingest.plan.order import window
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import RankSlice
 from rayingest.plan.order.subset import Subset
 

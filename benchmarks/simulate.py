@@ -32,7 +32,7 @@ from rayingest.plan.dispatch.dispatch import Dispatch
 from rayingest.plan.dispatch.limits import Limits
 from rayingest.plan.dispatch.stragglers import Stragglers
 from rayingest.plan.order import window
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.subset import Subset
 

@@ -64,7 +64,7 @@ class Import(NamedTuple):
 
 
 def part(module: str) -> str:
-    """`plan.order` for `rayingest.plan.order.keys`, `__init__` for `rayingest`."""
+    """`plan.order` for `rayingest.plan.order.sequence`, `__init__` for `rayingest`."""
     names = module.split(".")[1:] or ["__init__"]
     inside = (".".join(names[:end]) for end in range(len(names), 0, -1))
     return next((name for name in inside if name in FLOORS), ".".join(names))

@@ -29,7 +29,7 @@ from rayingest.build.loader import build_loader
 from rayingest.errors import ConfigError
 from rayingest.options.checked import checked, one_of
 from rayingest.options.types import Field, Flag, Function, Positive, Seed
-from rayingest.plan.order.tails import PARTIALS
+from rayingest.plan.order.parameters import PARTIALS
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
 P = ParamSpec("P")

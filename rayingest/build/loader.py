@@ -30,7 +30,7 @@ from rayingest.options.types import (
     Positive,
     Seconds,
 )
-from rayingest.plan.order.tails import check_ranks
+from rayingest.plan.order.planner import check_ranks
 from rayingest.plan.protocols import BatchSource
 from rayingest.transforms.images.backend import BACKENDS
 from rayingest.util.slow import log_if_slow

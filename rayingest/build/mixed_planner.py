@@ -15,12 +15,12 @@ from rayingest.build.description import Batching, Description
 from rayingest.build.scan import ScanResult
 from rayingest.errors import ConfigError
 from rayingest.plan.order.interleave import NEVER, LevelInterleave, counts_of
-from rayingest.plan.order.keys import fold
 from rayingest.plan.order.kinds import OrderRequest, build
 from rayingest.plan.order.mixed import source_order
 from rayingest.plan.order.mixture import Mixture, ShuffledInterleave
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import Planner, RankSlice
+from rayingest.plan.order.randomness import fold
 from rayingest.plan.order.subset import Subset, brief
 
 Weights = Mapping[int, Mapping[str, float]]

@@ -28,9 +28,9 @@ from rayingest.build.scan import ScanResult
 from rayingest.build.stream import make_stream
 from rayingest.execute.mixed_work import MixedWork
 from rayingest.execute.stream import Stream
-from rayingest.plan.order.keys import fold
 from rayingest.plan.order.manifest import JoinedManifest
 from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.randomness import fold
 from rayingest.transforms.stages import Stage
 
 

@@ -18,10 +18,9 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, Head, Span, Spans, TaskRows, Work
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.packed_layout import Layout
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.replacements import FilledStep
-from rayingest.plan.order.step_samples import StepSamples
+from rayingest.plan.order.step_samples import Layout, StepSamples
 from rayingest.plan.order.subset import Subset
 from rayingest.plan.protocols import Columns
 from rayingest.storage.redact import redact

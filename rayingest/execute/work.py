@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rayingest.errors import DataError, IngestError
 from rayingest.formats.protocol import Block, Format, Shard
-from rayingest.plan.order.packed_layout import Layout
+from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.storage.files import Counters, Storage
 from rayingest.storage.local_files import local_path

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.packed_layout import Layout
+from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Column, Columns
 from rayingest.transforms.functions import failure, is_interrupt, name_of
 from rayingest.transforms.padding import PLAIN, Pad, mask_name

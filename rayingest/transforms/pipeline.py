@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.plan.order.packed_layout import Layout
+from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import CollateFunction, PackedFields, collate, collate_with

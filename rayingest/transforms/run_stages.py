@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.plan.order.keys import generator
+from rayingest.plan.order.randomness import generator
 from rayingest.transforms.collate import InPlace
 from rayingest.transforms.decoders import Decoder, media_decoder
 from rayingest.transforms.functions import Function, failure, is_interrupt

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 import rayingest
-from rayingest.plan.order import keys, mixed, packed, weighted, window
+from rayingest.plan.order import mixed, packed, randomness, weighted, window
 from rayingest.plan.order.interleave import LevelInterleave, counts_of
 from rayingest.plan.order.manifest import JoinedManifest, Manifest, ShardBlocks
 from rayingest.plan.order.mixed import RepeatedSource, source_order
 from rayingest.plan.order.mixture import Mixture, ShuffledInterleave
-from rayingest.plan.order.order import Order
 from rayingest.plan.order.packing import Packing
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import RankSlice
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset
@@ -31,13 +31,13 @@ from rayingest.plan.order.weighted import Resampling, Weights
 from rayingest.transforms.images import RandomResizedCrop
 
 mix64, fold, hashes, permutation, permute = (
-    keys.mix64,
-    keys.fold,
-    keys.hashes,
-    keys.permutation,
-    keys.permute,
+    randomness.mix64,
+    randomness.fold,
+    randomness.hashes,
+    randomness.permutation,
+    randomness.permute,
 )
-generator = keys.generator
+generator = randomness.generator
 
 Data = Manifest
 """Blocks of samples, as the index of a data set gives them."""
@@ -299,11 +299,11 @@ def _is_fold(node: ast.AST) -> bool:
 @contextmanager
 def changed_tag(tag: str) -> Iterator[None]:
     """Inside, keys of this domain are those of another domain."""
-    original = keys._tag
+    original = randomness._tag
     original.cache_clear()
-    keys._tag = lambda domain: original(f"{domain}, changed" if domain == tag else domain)
+    randomness._tag = lambda domain: original(f"{domain}, changed" if domain == tag else domain)
     try:
         yield
     finally:
-        keys._tag = original
+        randomness._tag = original
         original.cache_clear()

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from rayingest.plan.order import window
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
-from rayingest.plan.order.order import Lanes, Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset
+from rayingest.plan.order.window import Lanes
 from tests.support.plan_reference import Rules
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from rayingest.plan.order import keys
+from rayingest.plan.order import randomness
 
 T = TypeVar("T")
 
@@ -63,8 +63,8 @@ def sequence(rules: Rules, epoch: int) -> list[tuple[int, int]]:
     blocks = list(range(len(rules.counts)))
     rotation = 0
     if rules.seed is not None:
-        blocks = _permuted(blocks, keys.fold("blocks", rules.seed, epoch))
-        rotation = keys.fold("rotation", rules.seed, epoch) % rules.samples
+        blocks = _permuted(blocks, randomness.fold("blocks", rules.seed, epoch))
+        rotation = randomness.fold("rotation", rules.seed, epoch) % rules.samples
     row = [(block, i) for block in blocks for i in range(rules.counts[block])]
     return row[rotation:] + row[:rotation]
 
@@ -105,7 +105,9 @@ def lanes(rules: Rules, epoch: int) -> list[list[Row]]:
         own = places[slice(*lane_bounds(rules, lane))]
         rows: list[Row] = []
         for number, (begin, end) in enumerate(windows(rules, lane)):
-            mixed = _permuted(own[begin:end], keys.fold("window", rules.seed, epoch, lane, number))
+            mixed = _permuted(
+                own[begin:end], randomness.fold("window", rules.seed, epoch, lane, number)
+            )
             until = rules.steps if end == len(own) else end // rules.lane_batch
             rows += [Row(block, row, True, lane, number, until) for block, row in mixed]
         result.append(rows)
@@ -140,4 +142,4 @@ def _padded(lane: list[Row], position: int, steps: int) -> Row:
 
 def _permuted(items: list[T], key: int) -> list[T]:
     """Entry i of the result is the entry that the keyed bijection sends i to."""
-    return [items[i] for i in keys.permute(np.arange(len(items)), len(items), key).tolist()]
+    return [items[i] for i in randomness.permute(np.arange(len(items)), len(items), key).tolist()]

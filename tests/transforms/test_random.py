@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayingest.plan.order.keys import generator
+from rayingest.plan.order.randomness import generator
 from rayingest.transforms import images
 from rayingest.transforms.collate import assemble
 from rayingest.transforms.pipeline import Pipeline

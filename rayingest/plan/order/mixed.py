@@ -19,13 +19,20 @@ from rayingest.plan.order.interleave import NEVER
 from rayingest.plan.order.kinds import OrderRequest
 from rayingest.plan.order.manifest import JoinedManifest
 from rayingest.plan.order.mixture import Mixture
-from rayingest.plan.order.order import Lanes, Order, default_lanes, default_window
-from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice, Rows
+from rayingest.plan.order.parameters import Order, default_lanes, default_window
+from rayingest.plan.order.planner import (
+    ALONE,
+    Kind,
+    Planner,
+    RankSlice,
+    Rows,
+    Steps,
+    repeat_backwards,
+)
 from rayingest.plan.order.sequence import BlockSequence, JoinedSequence
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.tails import Steps, repeat_backwards
-from rayingest.plan.order.windows import Windows
+from rayingest.plan.order.window import Lanes, Windows
 
 _RUN_ROWS = 1 << 16
 """Rows of global batches that are planned together."""

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from rayingest.plan.order.arrays import LastUsed
 from rayingest.plan.order.interleave import NEVER, Interleave, LevelInterleave, numbered
-from rayingest.plan.order.keys import fold, permutation
+from rayingest.plan.order.randomness import fold, permutation
+from rayingest.plan.order.sequence import LastUsed
 
 UNTIL = ("first", "all")
 

@@ -18,18 +18,24 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.arrays import LastUsed, latest
 from rayingest.plan.order.bins import Bins, Packer
-from rayingest.plan.order.keys import fold, permutation
 from rayingest.plan.order.kinds import OrderRequest
-from rayingest.plan.order.order import Order, default_window
-from rayingest.plan.order.packed_layout import Layout
 from rayingest.plan.order.packing import Packing
-from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice, Rows
-from rayingest.plan.order.sequence import BlockSequence, Sequence
-from rayingest.plan.order.step_samples import StepSamples
+from rayingest.plan.order.parameters import Order, default_window
+from rayingest.plan.order.planner import (
+    ALONE,
+    Kind,
+    Planner,
+    RankSlice,
+    Rows,
+    Steps,
+    reads_per_block,
+    repeat_backwards,
+)
+from rayingest.plan.order.randomness import fold, permutation
+from rayingest.plan.order.sequence import BlockSequence, LastUsed, Sequence
+from rayingest.plan.order.step_samples import Layout, StepSamples
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.tails import Steps, reads_per_block, repeat_backwards
 from rayingest.plan.order.token_budget import Budget
 
 
@@ -310,3 +316,11 @@ def _too_long(
     return ConfigError(
         f"sample {ordinals[over[0]]} {packer.too_long(int(lengths[over[0]]))}{others}"
     )
+
+
+def latest(key: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Return for each entry the largest `step` of all entries with the same key; int64."""
+    _, which = np.unique(key, return_inverse=True)
+    largest = np.zeros(which.max() + 1, np.int64)
+    np.maximum.at(largest, which, step)
+    return np.asarray(largest[which])

@@ -14,17 +14,95 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.order import EpochLength, Order
-from rayingest.plan.order.packed_layout import Layout
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.sequence import Sequence
-from rayingest.plan.order.step_samples import StepSamples
+from rayingest.plan.order.step_samples import Layout, StepSamples
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.tails import Steps, bounds, check_ranks
 from rayingest.plan.protocols import ENDLESS
 
 REPEAT = 1 << 40
 """The r-th repeat of a sample in pass p has the random numbers of pass p + r * 2**40."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a pass of `rows` rows, `batch` a step.
+
+    `partial` decides about the rows after the last full step. "drop": they are left out. "pad":
+    one more step, filled up with repeats. "short": one more step of these rows alone.
+    """
+
+    rows: int
+    batch: int
+    partial: str
+
+    @property
+    def full(self) -> int:
+        """The number of steps in which every row is its own."""
+        return self.rows // self.batch
+
+    @property
+    def tail(self) -> int:
+        """The number of rows after the full steps."""
+        return self.rows % self.batch
+
+    @property
+    def count(self) -> int:
+        """The number of steps, the same on every rank."""
+        return self.full + (self.partial != "drop" and self.tail > 0)
+
+    def rows_of(self, step: int) -> int:
+        """Return the number of rows of a step over all ranks, repeats included."""
+        return self.batch if step < self.full or self.partial == "pad" else self.tail
+
+
+@dataclass(frozen=True)
+class EpochLength:
+    """Which steps of which passes an epoch is: passes of `pass_steps` in epochs of `epoch_steps`.
+
+    As a rule an epoch is a pass. With another length, epochs follow each other along the passes,
+    and an epoch may end inside a pass.
+    """
+
+    pass_steps: int
+    epoch_steps: int
+
+    @classmethod
+    def resolve(
+        cls, steps: Steps, *, samples: int | None = None, passes: int | None = None
+    ) -> EpochLength:
+        """Return epochs of `samples` samples, in whole batches, or of `passes` passes.
+
+        Raises ConfigError for samples that are less than a batch, or whose batches differ in size.
+        """
+        if samples is None:
+            return cls(steps.count, steps.count * (passes or 1))
+        if steps.partial != "drop":
+            raise ConfigError(
+                f"epoch(samples={samples}) needs full batches, and with partial={steps.partial!r} "
+                "the last batch of a pass may not be full: pass partial='drop' or epoch(passes=...)"
+            )
+        if samples < steps.batch:
+            raise ConfigError(
+                f"epoch(samples={samples}) is less than one global batch of {steps.batch}: "
+                "give at least one batch, or make the batch smaller"
+            )
+        return cls(steps.count, samples // steps.batch)
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether an epoch is a pass."""
+        return self.epoch_steps == self.pass_steps
+
+    def locate(self, epoch: int, step: int) -> tuple[int, int]:
+        """Return the pass that a step of an epoch is in, and its step there."""
+        return divmod(epoch * self.epoch_steps + step, self.pass_steps)
+
+    def step_of(self, epoch: int, pass_number: int, step: int) -> int:
+        """Return a pass's step counted from the begin of an epoch; less than 0 before it."""
+        return pass_number * self.pass_steps + step - epoch * self.epoch_steps
 
 
 class RankSlice(NamedTuple):
@@ -297,3 +375,44 @@ class Planner:
         """Return a pass's first step, counted in an epoch."""
         length = self._epoch_length
         return 0 if length is None else length.step_of(epoch, pass_number, 0)
+
+
+def repeat_backwards(
+    position: np.ndarray, count: int | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Map positions past the end to repeats: the last ones, backwards, round and round.
+
+    Of `count` items, position p >= count repeats item count - 1 - ((p - count) mod count). Returns
+    the items (int64), and whether each is itself and no repeat (bool).
+    """
+    valid = position < count
+    return np.where(valid, position, count - 1 - (position - count) % count), valid
+
+
+def bounds(rows: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Return a rank's slice [begin, end) of `rows` rows."""
+    return rank * rows // world_size, (rank + 1) * rows // world_size
+
+
+def check_ranks(batch: int, rank: int, world_size: int, uneven: bool) -> None:
+    """Raise ConfigError unless this rank of this world can take its slice of every global batch."""
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ConfigError(f"rank {rank} of world size {world_size}: ranks are 0 to world size - 1")
+    if batch % world_size and not uneven:
+        fits = [w for w in range(1, min(batch, 4096) + 1) if batch % w == 0]
+        near = sorted(sorted(fits, key=lambda w: (abs(w - world_size), w))[:6])
+        raise ConfigError(
+            f"a global batch of {batch} does not divide over {world_size} ranks; "
+            f"world sizes that divide it: {', '.join(map(str, near))}; "
+            "or pass uneven=True, and ranks differ by at most one row"
+        )
+
+
+def reads_per_block(batch: int, lanes: int, world_size: int) -> float:
+    """Return how often a block is read in a pass: more than once where ranks share a lane."""
+    rows, touched = batch // lanes, 0
+    for rank in range(world_size):
+        begin, end = bounds(batch, rank, world_size)
+        if end > begin:
+            touched += (end - 1) // rows - begin // rows + 1
+    return touched / lanes

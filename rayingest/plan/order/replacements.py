@@ -19,8 +19,8 @@ from itertools import islice
 import numpy as np
 
 from rayingest.errors import DataError, DeadlySampleError
-from rayingest.plan.order.keys import fold
 from rayingest.plan.order.planner import Planner
+from rayingest.plan.order.randomness import fold
 from rayingest.plan.order.step_samples import StepSamples
 
 MOST_CANDIDATES = 256

@@ -19,15 +19,21 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.arrays import LastUsed, runs
 from rayingest.plan.order.kinds import OrderRequest
-from rayingest.plan.order.order import EpochLength, Order
-from rayingest.plan.order.planner import Batcher, Kind, Planner, Rows
-from rayingest.plan.order.sequence import Located
+from rayingest.plan.order.parameters import Order
+from rayingest.plan.order.planner import (
+    Batcher,
+    EpochLength,
+    Kind,
+    Planner,
+    Rows,
+    Steps,
+    reads_per_block,
+)
+from rayingest.plan.order.sequence import LastUsed, Located
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.tails import Steps, reads_per_block
-from rayingest.plan.order.window import LaneBatcher
+from rayingest.plan.order.window import LaneBatcher, runs
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,18 @@ across the end of a pass.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from rayingest.plan.order.arrays import LastUsed
-from rayingest.plan.order.keys import fold, permutation
 from rayingest.plan.order.manifest import JoinedManifest, Manifest
+from rayingest.plan.order.randomness import fold, permutation
 from rayingest.plan.order.subset import Subset
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 _LOOKS = 2
 """A position's block is found by at most this many steps from the first block of its stride.
@@ -166,3 +170,21 @@ def locate_by_pass(sequence: Sequence, passes: np.ndarray, positions: np.ndarray
         rows = np.flatnonzero(passes == number)
         found[:, rows] = sequence.locate(number, positions[rows])[:3]
     return Located(*found)
+
+
+class LastUsed(Generic[K, V]):
+    """Values by key. An absent value is made on demand; the `size` values used last are kept."""
+
+    def __init__(self, make: Callable[[K], V], size: int = 2) -> None:
+        self._make, self._size = make, size
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def __getitem__(self, key: K) -> V:
+        """Return the value of a key."""
+        values = self._values
+        if key not in values:
+            values[key] = self._make(key)
+            if len(values) > self._size:
+                values.popitem(last=False)
+        values.move_to_end(key)
+        return values[key]

@@ -12,12 +12,11 @@ import numpy as np
 from rayingest.plan.order.kinds import OrderRequest
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.offsets import Offsets
-from rayingest.plan.order.order import Order
-from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice, Rows
+from rayingest.plan.order.parameters import Order
+from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice, Rows, Steps, bounds
 from rayingest.plan.order.sequence import Located
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.tails import Steps, bounds
 from rayingest.plan.protocols import ENDLESS
 
 VERSION = 1

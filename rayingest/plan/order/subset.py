@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.keys import fold, hashes_at
 from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.randomness import fold, hashes_at
 
 _AT_ONCE = 1 << 20
 _SHOWN = 160

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.arrays import LastUsed
-from rayingest.plan.order.keys import fold
 from rayingest.plan.order.kinds import OrderRequest
-from rayingest.plan.order.order import EpochLength, Lanes, Order
-from rayingest.plan.order.planner import ALONE, Kind, Planner, RankSlice
-from rayingest.plan.order.sequence import Located, PassSequence
+from rayingest.plan.order.parameters import Order
+from rayingest.plan.order.planner import ALONE, EpochLength, Kind, Planner, RankSlice
+from rayingest.plan.order.randomness import fold
+from rayingest.plan.order.sequence import LastUsed, Located, PassSequence
 from rayingest.plan.order.subset import Subset
-from rayingest.plan.order.window import LaneBatcher
+from rayingest.plan.order.window import LaneBatcher, Lanes
 
 _UNITS = float(1 << 52)
 _MOST_DRAWS = 1 << 31

@@ -15,7 +15,7 @@ import numpy as np
 
 from rayingest.errors import ConfigError
 from rayingest.formats.protocol import NUMBER
-from rayingest.plan.order.keys import fold
+from rayingest.plan.order.randomness import fold
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.torch.random_state import global_seed, state_mark
 

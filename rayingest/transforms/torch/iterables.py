@@ -21,7 +21,7 @@ import numpy as np
 
 from rayingest.errors import DataError
 from rayingest.formats.iterables import SAMPLE
-from rayingest.plan.order.keys import fold
+from rayingest.plan.order.randomness import fold
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, name_of
 from rayingest.transforms.schema import as_array

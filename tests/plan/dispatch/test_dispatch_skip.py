@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.dispatch import events as ev
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from tests.plan.dispatch.test_dispatch import ROW_BYTES, budgets
 from tests.support.dispatch_world import World, world
 from tests.support.plan_cases import manifest, window_planner

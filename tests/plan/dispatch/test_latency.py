@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import simulate
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from tests.support.plan_cases import uniform, window_planner
 
 STEPS, START, ROWS = 250, 120, 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from tests.support.plan_cases import manifest, window_planner
 
 SAMPLES = manifest([50, 37, 30])

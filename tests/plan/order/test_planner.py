@@ -9,8 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order import keys, windows
-from rayingest.plan.order.order import EpochLength, Lanes, Order
+from rayingest.plan.order import randomness, window
+from rayingest.plan.order.parameters import Order
+from rayingest.plan.order.planner import EpochLength
+from rayingest.plan.order.window import Lanes
 from tests.support import plan_reference
 from tests.support.plan_cases import (
     divisors,
@@ -59,9 +61,9 @@ def test_the_planner_follows_the_rules_with_large_windows(case: Rules, epoch: in
     to meet both.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "MAX_SORTED", 9)
-        patch.setattr(windows, "MAX_SORTED", 9)
-        patch.setattr(windows, "_PIECE", 7)
+        patch.setattr(randomness, "MAX_SORTED", 9)
+        patch.setattr(window, "MAX_SORTED", 9)
+        patch.setattr(window, "_PIECE", 7)
         assert one_rank(case, epoch) == expected(case, epoch)
 
 
@@ -334,9 +336,9 @@ def test_jumps_change_nothing(case: Rules, jumps: list[tuple[int, int]], pieces:
     """One planner asked to and fro, over more epochs than it keeps, gives what new ones give."""
     with pytest.MonkeyPatch.context() as patch:
         if pieces:
-            patch.setattr(windows, "MAX_SORTED", 9)
-            patch.setattr(keys, "MAX_SORTED", 9)
-            patch.setattr(windows, "_PIECE", 7)
+            patch.setattr(window, "MAX_SORTED", 9)
+            patch.setattr(randomness, "MAX_SORTED", 9)
+            patch.setattr(window, "_PIECE", 7)
         (jumping,) = planners(case, 1)
         for epoch, at in jumps:
             step = at % case.steps
@@ -357,9 +359,9 @@ def test_steps_planned_together_are_those_planned_alone(
         draw_rank[0] for draw_rank in (planners(case, world_size), planners(case, world_size))
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in (keys, windows) if pieces else ():
+        for module in (randomness, window) if pieces else ():
             patch.setattr(module, "MAX_SORTED", 9)
-        patch.setattr(windows, "_PIECE", 7)
+        patch.setattr(window, "_PIECE", 7)
         step = draw.draw(st.integers(0, max(0, together.steps_per_epoch - 1)))
         while step < together.steps_per_epoch:
             run = together.run(epoch, step, count)
@@ -426,8 +428,8 @@ def test_every_sample_is_equally_likely_at_every_step(counts: tuple[int, ...]) -
     """Over 150 epochs, a sample comes up evenly in all 10 steps, with one block or two, one lane or
     four.
     """
-    for lanes, window in ((1, 8), (4, 40)):
-        (alone,) = planners(Rules(counts, 4, "drop", 5, lanes, window), 1)
+    for lanes, size in ((1, 8), (4, 40)):
+        (alone,) = planners(Rules(counts, 4, "drop", 5, lanes, size), 1)
         seen = np.array(
             [
                 [0 in alone.step_samples(epoch, step).ordinal for step in range(10)]

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from rayingest.errors import DataError
 from rayingest.plan.order import replacements
-from rayingest.plan.order.order import Lanes, Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.replacements import FilledStep, Known, candidates, distances
+from rayingest.plan.order.window import Lanes
 from tests.support.plan_cases import divisors, manifest, planners, rules, window_planner
 from tests.support.plan_reference import Rules
 from tests.support.skipping import expected_rows

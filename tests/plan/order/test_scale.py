@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from tests.support.plan_cases import uniform, window_planner
 
 

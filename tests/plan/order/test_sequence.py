@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.sequence import PassSequence
 from tests.support import plan_reference
 from tests.support.plan_cases import order, rules

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from rayingest.errors import StateError
 from rayingest.plan.order.offsets import Offsets, encode_mark
-from rayingest.plan.order.order import EpochLength, Order
+from rayingest.plan.order.parameters import Order
+from rayingest.plan.order.planner import EpochLength
 from rayingest.plan.order.state import StateCodec
 from tests.support.plan_cases import manifest, window_planner
 

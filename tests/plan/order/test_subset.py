@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rayingest.errors import ConfigError
 from rayingest.plan.order import subset
 from rayingest.plan.order.manifest import Manifest
-from rayingest.plan.order.order import EpochLength, Lanes, Order
+from rayingest.plan.order.parameters import Order
+from rayingest.plan.order.planner import EpochLength, Steps
 from rayingest.plan.order.subset import Limit, Skip, Subset, Take, split_parts, subset_mark
-from rayingest.plan.order.tails import Steps
+from rayingest.plan.order.window import Lanes
 from tests.support import plan_cases, plan_reference
 from tests.support.plan_cases import divisors, global_batch, manifest, rules, window_planner
 from tests.support.plan_reference import Rules

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayingest.errors import ConfigError
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import RankSlice
 from rayingest.plan.order.subset import Skip, Subset, Take
 from rayingest.plan.order.weighted import Resampling, Weights, plan

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +12,9 @@ from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.mixed import resolve as resolve_mixture
 from rayingest.plan.order.mixed import source_order
 from rayingest.plan.order.mixture import Mixture
-from rayingest.plan.order.order import Lanes, Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.subset import Subset
+from rayingest.plan.order.window import Lanes
 from tests.support import plan_reference
 from tests.support.plan_cases import manifest, order, rules, uniform
 
@@ -212,74 +212,6 @@ def test_any_window_beyond_the_data_is_the_same_order() -> None:
     """
     data = uniform(100, 1_000, 100)
     assert resolve(data, window=100_000, lanes=4) == resolve(data, window=10**30, lanes=4)
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 8, 64])
-def test_first_windows_end_in_turn(lanes: int) -> None:
-    """Lane l shortens its first window of k steps by a hash of l.
-
-    It omits floor(k * ((l * 2654435769) mod 2^32) / 2^32) steps.
-    """
-    made = resolve(lanes=lanes, window=64 * 2_048)
-    cut = [64 * (lane * 2_654_435_769 % 2**32) // 2**32 for lane in range(lanes)]
-    assert Lanes(made).first_window_cut.tolist() == cut
-    assert len(set(cut)) >= lanes * 3 // 4
-    assert max(cut) < made.window_steps
-
-
-def test_first_windows_are_whole_where_a_window_covers_the_lane() -> None:
-    """Lane by lane: of lanes of 7 and 8 samples, a window of 7 covers the first."""
-    data = manifest([15])
-    made = resolve(data, batch=2, lanes=2, window=14)
-    assert Lanes(made).samples.tolist() == [7, 8]
-    assert Lanes(made).first_window_cut.tolist() == [0, 4]
-    assert Lanes(resolve(data, batch=2, lanes=2, window=16)).first_window_cut.tolist() == [0, 0]
-
-
-@settings(max_examples=60)
-@given(rules(file_order=False))
-def test_lanes_share_the_sequence(case: plan_reference.Rules) -> None:
-    """Lane l owns [floor(l*N/L), floor((l+1)*N/L)): no gap, no overlap, sizes that differ by at
-    most one.
-    """
-    made = order(case)
-    bounds = [plan_reference.lane_bounds(case, lane) for lane in range(case.lanes)]
-    assert Lanes(made).begin.tolist() == [begin for begin, _ in bounds] + [case.samples]
-    assert Lanes(made).samples.tolist() == [end - begin for begin, end in bounds]
-
-
-@settings(max_examples=60)
-@given(rules(file_order=False))
-def test_windows_tile_every_lane(case: plan_reference.Rules) -> None:
-    """Each step that a lane has samples for lies in the window that the rules give, remainders
-    joined.
-    """
-    made = order(case)
-    for lane in range(case.lanes):
-        windows = plan_reference.windows(case, lane)
-        for step in range(-(-int(Lanes(made).samples[lane]) // Lanes(made).rows)):
-            got = [int(value[0]) for value in Lanes(made).windows(np.array([lane]), step)]
-            at = step * Lanes(made).rows
-            nth = next((i for i, (begin, end) in enumerate(windows) if begin <= at < end))
-            assert got == [nth, *windows[nth]]
-
-
-@settings(max_examples=60)
-@given(rules(file_order=False))
-def test_windows_begin_and_end_between_steps(case: plan_reference.Rules) -> None:
-    """Every window but a lane's last ends at a whole step, and none that has another before it is
-    shorter than one.
-    """
-    for lane in range(case.lanes):
-        windows = plan_reference.windows(case, lane)
-        assert all(end % case.lane_batch == 0 for _, end in windows[:-1])
-        assert all(end - begin >= case.lane_batch for begin, end in windows[1:])
-
-
-def test_large_numbers_do_not_overflow() -> None:
-    """Lane bounds of 10^15 samples over 4,096 lanes are exact."""
-    made = Order(10**15 + 7, 1 << 20, "drop", 0, 4_096, 16)
-    assert Lanes(made).begin.tolist() == [lane * made.samples // 4_096 for lane in range(4_097)]
 
 
 @settings(max_examples=60)

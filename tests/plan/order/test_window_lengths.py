@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayingest.plan.order.order import Order
+from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import Planner
-from rayingest.plan.order.windows import band_turns, sort_into_bands
+from rayingest.plan.order.window import band_turns, sort_into_bands
 from tests.support import plan_cases
 from tests.support.plan_cases import (
     divisors,
