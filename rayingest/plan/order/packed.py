@@ -122,7 +122,7 @@ class BinBatcher:
         return Rows(
             pieces.position,
             valid[pieces.row],
-            latest(pieces.block, pieces.expires),
+            _latest(pieces.block, pieces.expires),
             pieces.window_begin,
             pieces.window_end,
             size=1,
@@ -145,7 +145,7 @@ class BinBatcher:
         return Rows(
             pieces.position[which],
             np.ones(len(which), bool),
-            latest(pieces.block[which], pieces.expires[which]),
+            _latest(pieces.block[which], pieces.expires[which]),
             pieces.window_begin[which],
             pieces.window_end[which],
             count=len(valid),
@@ -218,7 +218,7 @@ class BinBatcher:
         step[turn] = (first + np.arange(len(turn))) // batch
         last_step = np.zeros(end - begin, np.int64)
         np.maximum.at(last_step, bins.sample, np.repeat(step, np.diff(bins.begins)))
-        expires = np.minimum(latest(block, last_step) + 1, self.steps(pass_number).count)
+        expires = np.minimum(_latest(block, last_step) + 1, self.steps(pass_number).count)
         return _Window(begin, end, first, turn, bins, position, block, ordinal, length, expires)
 
 
@@ -318,7 +318,7 @@ def _too_long(
     )
 
 
-def latest(key: np.ndarray, step: np.ndarray) -> np.ndarray:
+def _latest(key: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return for each entry the largest `step` of all entries with the same key; int64."""
     _, which = np.unique(key, return_inverse=True)
     largest = np.zeros(which.max() + 1, np.int64)

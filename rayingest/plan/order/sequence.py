@@ -2,7 +2,7 @@
 
 Owns the map from a position in the sequence to a block and a row of it. A pass costs three arrays
 of about one entry a block; those of the two passes used last are kept, because reading runs ahead
-across the end of a pass.
+across the end of a pass (`LastUsed`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The samples of one step: what a plan says, and what executors and dispatch read.
+"""The samples of one step: the result of a plan, which executors and dispatch read.
 
-Owns names and meanings alone.
+Owns the names and meanings of their arrays, and the layout of packed rows: the arithmetic that
+decoders and the planner share.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Layout:
 
     A piece is the part from `begin` to `end` of the step's sample number `sample`; it is in row
     `row`. All int64, one entry a piece. `valid` (bool[rows]): False for rows that repeat others.
+    Positions count values in all rows laid end to end.
     """
 
     length: int

@@ -100,7 +100,7 @@ class Lanes:
         return number, begin, np.where(covered | (samples - end < rows), samples, end)
 
 
-class Placed(NamedTuple):
+class _Placed(NamedTuple):
     """Rows of lanes after their windows are permuted; int64 arrays with one entry a row.
 
     `expires` is the first step of the pass that takes nothing of the row's window, or in file
@@ -133,7 +133,7 @@ class Windows:
 
     def place(
         self, pass_number: int, lane: np.ndarray, position: np.ndarray, step: np.ndarray
-    ) -> Placed:
+    ) -> _Placed:
         """Place rows given by lane and position in the lane; rows of a lane and step are together.
 
         `step` is the step of the pass whose window each row is taken from.
@@ -141,7 +141,7 @@ class Windows:
         order, lanes = self.lanes.order, self.lanes
         if order.seed is None:
             zero, end = np.broadcast_to(np.array([[0], [order.samples]]), (2, len(lane)))
-            return Placed(position, self.block_expires(position), zero, end)
+            return _Placed(position, self.block_expires(position), zero, end)
         starts, counts = runs(lane, step)
         lane = lane[starts]
         number, begin, end = lanes.windows(lane, step[starts])
@@ -163,7 +163,7 @@ class Windows:
         begin = np.maximum(0, np.minimum(begin, end - whole))
         end = np.minimum(samples, np.maximum(end, begin + whole))
         columns = (expires, lane_begin + begin, lane_begin + end)
-        return Placed(placed, *(np.repeat(column, counts) for column in columns))
+        return _Placed(placed, *(np.repeat(column, counts) for column in columns))
 
     def block_expires(self, position: np.ndarray) -> np.ndarray:
         """Return, in file order, the first step of the pass after each position's block; int64."""
