@@ -203,6 +203,10 @@ class Feeder:
 
     # Any thread: the pool's and Ray's
 
+    @property
+    def reads_in_order(self) -> bool:
+        return self._limits.in_order
+
     def on_actor_started(self, handle: ActorHandle) -> None:
         self._post("started", handle)
 

@@ -85,6 +85,10 @@ class ActorHandle:
 class Subscriber(Protocol):
     """Receives changes of the pool's actors. Methods run on any thread and must return at once."""
 
+    @property
+    def reads_in_order(self) -> bool:
+        """Whether one reader makes all reads, and another one would begin from the start."""
+
     def on_actor_started(self, handle: ActorHandle) -> None:
         """An actor runs."""
 
@@ -128,7 +132,7 @@ class Pool:
         self._lock = threading.RLock()
         self._running: dict[str, ActorHandle] = {}
         self._starting: dict[str, ActorHandle] = {}
-        # The reader requested for each node. A reader may run elsewhere if its node has no room.
+        # The reader of each node, running or starting.
         self._reader_nodes: dict[str, str] = {}
         self._subscribers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._numbers = {"reader": itertools.count(), "decoder": itertools.count()}
@@ -190,6 +194,7 @@ class Pool:
                 self.connection.kill(handle.actor)
             for handle in running[len(running) - max(0, surplus - len(starting)) :]:
                 self._remove(handle, WorkerFailure.REMOVED)
+            self._end_idle_readers()
             self._start_missing()
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -325,12 +330,27 @@ class Pool:
             missing = min(missing, 0 if waiting else 1)
         for _ in range(missing):
             self._start("decoder", Decoder, num_cpus=1, allow_out_of_order_execution=True)
-        for node in {handle.node for handle in self._running.values() if handle.role == "decoder"}:
-            if node not in self._reader_nodes:
+        for node in self._decoder_nodes() - self._reader_nodes.keys():
+            if node in _nodes_alive():
                 self._start_reader(node)
 
+    def _decoder_nodes(self) -> set[str]:
+        return {handle.node for handle in self._running.values() if handle.role == "decoder"}
+
+    def _end_idle_readers(self) -> None:
+        """End the readers of nodes without a decoder, if a reader runs beside a decoder."""
+        if any(subscriber.reads_in_order for subscriber in self._subscribers):
+            return
+        nodes = self._decoder_nodes()
+        readers = [handle for handle in self._running.values() if handle.role == "reader"]
+        idle = [handle for handle in readers if handle.node not in nodes]
+        for handle in idle if len(idle) < len(readers) else ():
+            self._remove(handle, WorkerFailure.REMOVED)
+
     def _start_reader(self, node: str) -> None:
-        strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=True)
+        # Ray ignores a soft affinity of an actor without CPUs. A hard one cannot lack room: the
+        # reader requests none. If the node is lost, its decoders are lost with the reader.
+        strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         name = self._start(
             "reader", Reader, num_cpus=0, max_concurrency=THREADS, scheduling_strategy=strategy
         )
@@ -338,7 +358,7 @@ class Pool:
 
     def _start(self, role: Role, actor: type, **options: Any) -> str:
         name = f"{self._prefix}:{role}{next(self._numbers[role])}"
-        excluded = self._cool_down.nodes()
+        excluded = self._cool_down.nodes() if role == "decoder" else ()
         options |= exclude_nodes(excluded)
         remote = (
             ray.remote(concurrency_groups={CONTROL: 1})(actor)
@@ -376,6 +396,7 @@ class Pool:
             self._running[handle.name] = handle
             for subscriber in list(self._subscribers):
                 subscriber.on_actor_started(handle)
+            self._end_idle_readers()
             self._start_missing()
 
 
