@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from rayingest.plan.protocols import Batch
 from rayingest.trainer.loader import Loader
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import SlotPool
 
 RESIDENT = 4
 """Batches on the device that the first contestant goes round."""

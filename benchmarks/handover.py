@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.rows import append_row, origin, positive, row_file
 from benchmarks.turns import spread
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import SlotPool
 from rayingest.transforms.collate import assemble
 
 BATCH, SHAPE = 64, (3, 224, 224)

@@ -136,7 +136,7 @@ def build_loader(
     """
     from rayingest.trainer.device import resolve_device, resolve_pin
     from rayingest.trainer.loader import Loader
-    from rayingest.trainer.slots import SlotPool
+    from rayingest.trainer.prefetch import SlotPool
 
     features = [*description.features, *_used(on_error, epochs)]
     check_complete(features)

@@ -19,7 +19,7 @@ from rayingest.execute.stream import Stream
 from rayingest.monitor.autoscale import Autoscale
 from rayingest.monitor.watch import LoaderWatch
 from rayingest.plan.dispatch.limits import Limits
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import SlotPool
 
 _LEAST_AHEAD_STEPS = 16
 _LEAST_AHEAD_ROWS = 4096

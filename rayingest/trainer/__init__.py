@@ -2,6 +2,6 @@
 
 from rayingest.trainer.device import resolve_device, resolve_pin
 from rayingest.trainer.loader import Loader, PlanView
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import SlotPool
 
 __all__ = ["Loader", "PlanView", "SlotPool", "resolve_device", "resolve_pin"]

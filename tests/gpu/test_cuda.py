@@ -11,8 +11,7 @@ import torch
 from rayingest.plan.protocols import Batch
 from rayingest.trainer.device import CudaBackend, resolve_device
 from rayingest.trainer.loader import Loader
-from rayingest.trainer.prefetch import DevicePrefetcher
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import DevicePrefetcher, SlotPool
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"

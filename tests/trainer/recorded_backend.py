@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from rayingest.plan.protocols import Batch
-from rayingest.trainer.prefetch import DevicePrefetcher
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import DevicePrefetcher, SlotPool
 
 NOT_COPIED, DROPPED = 0xEE, 0xDD
 

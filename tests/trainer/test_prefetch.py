@@ -8,8 +8,7 @@ import torch
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.plan.protocols import Batch
-from rayingest.trainer.prefetch import DevicePrefetcher, HostBatches, host_value
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import DevicePrefetcher, HostBatches, SlotPool, host_value
 from tests.trainer.recorded_backend import (
     KeepingPool,
     RecordedBackend,

@@ -29,7 +29,7 @@ from rayingest.tools.probe.probe import (
     wait_for_decoders,
 )
 from rayingest.trainer.loader import Loader
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import SlotPool
 
 RUNS = ("cold", "cached", "synthetic")
 _COSTS = ("storage", "decoding", "the rest")

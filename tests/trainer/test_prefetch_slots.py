@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayingest.trainer.slots import SlotPool
+from rayingest.trainer.prefetch import SlotPool
 
 
 def filled(pool, value, size=1000):
