@@ -28,7 +28,7 @@ from benchmarks.contestants import Contestant, TarImages, our_loader, torch_load
 from benchmarks.corpus import Corpus, make_corpus
 from benchmarks.rows import ROOT, append_row, origin, positive, row_file
 from benchmarks.turns import Turn, spread, take_turn
-from rayingest.transforms.images.backend import BACKENDS, PILLOW, TURBO
+from rayingest.transforms.images.jpeg import BACKENDS, PILLOW, TURBO
 
 OURS, PEER, CONTROL = "rayingest", "DataLoader", "DataLoader again"
 SLOW_STEPS = 8

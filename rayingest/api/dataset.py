@@ -14,8 +14,7 @@ from rayingest.api.data import FiniteData
 from rayingest.build.compatibility import Feature
 from rayingest.build.description import Fields, Packed
 from rayingest.build.one_source import OneSource
-from rayingest.build.statistic import LengthOf, SampleStatistic
-from rayingest.build.weights import By, Weighting, check_weights
+from rayingest.build.statistic import By, LengthOf, SampleStatistic, Weighting, check_weights
 from rayingest.errors import ConfigError
 from rayingest.options.checked import checked
 from rayingest.options.types import Count, Flag, Fraction, Function, Length, Positive, Seed, Text

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from rayingest.build.compatibility import Feature
-from rayingest.build.rank_plan import RankPlan
-from rayingest.build.ranks import Ranks
-from rayingest.build.statistic import SampleStatistic
-from rayingest.build.weights import Weighting
+from rayingest.build.stream import RankPlan, Ranks
+from rayingest.errors import ConfigError
 from rayingest.execute.stream import Stream
-from rayingest.execute.work import SourceWork
 from rayingest.formats import get_format
 from rayingest.options.checked import OptionTypeError, option_type
-from rayingest.plan.order.subset import Limit, Part, Skip, Take
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.redact import redact
-from rayingest.transforms.collate import PACKED_COLUMNS, PackedFields
-from rayingest.transforms.expressions import Expression
+from rayingest.transforms.collate import PACKED_COLUMNS
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Select, Stage, absent_field
 
 if TYPE_CHECKING:
     from rayingest.plan.order.packing import Packing
-    from rayingest.plan.order.sampler import Sampling
 
 _SHOWN_URLS = 3
 
@@ -187,82 +181,13 @@ class Description(ABC):
             yield from (feature for feature, is_used in used.items() if is_used)
 
 
-@dataclass(frozen=True)
-class SourceDescription(Description):
-    """Data from one source, with the values of all verbs of a `Dataset`.
-
-    `sampling`: a sampler that decides the order instead of `shuffling`. `seed`: the seed of random
-    numbers if there is no `shuffling`. `collate`: the source's own function that makes batches,
-    used if `batching` has none. `limits` choose samples, in this order; a `SampleStatistic` among
-    them is True for the samples to keep. `order_kind`: a registered kind of order with its
-    `order_options`, instead of the kind that the verbs choose.
-    """
-
-    source: Source
-    stages: tuple[Stage, ...] = ()
-    sampling: Sampling | None = None
-    seed: int = 0
-    collate: Callable[[list[dict[str, Any]]], Any] | None = None
-    limits: tuple[Limit | SampleStatistic, ...] = ()
-    lengths: SampleStatistic | None = None
-    epoch_length: Mapping[str, int] = field(default_factory=dict)
-    packing: Packed | None = None
-    weighting: Weighting | None = None
-    order_kind: str | None = None
-    order_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.source}; {len(self.stages)} stages, {self.shuffling}, {self.batching}"
-
-    def with_stage(self, stage: Stage) -> Self:
-        return replace(self, stages=add_stage(self.stages, stage))
-
-    @property
-    def needs_lengths(self) -> bool:
-        """Whether the order depends on the lengths of samples."""
-        batching = self.batching
-        return self.packing is not None or (
-            batching is not None and (batching.bucketed or batching.max_tokens is not None)
+def batching_of(description: Description) -> Batching:
+    """Return how samples are batched. Raises ConfigError if that is missing."""
+    if description.batching is None:
+        raise ConfigError(
+            "the global batch size is missing: call .batch(global_size) before .loader()"
         )
-
-    @property
-    def work(self) -> SourceWork:
-        """The task that workers need in order to read and decode."""
-        source = self.source
-        format_ = get_format(source.format_name)
-        return SourceWork(format_, source.storage, self.pipeline, source.strict, source.options)
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The work on each sample, and how samples become a batch."""
-        seed = self.shuffling.seed if self.shuffling else self.seed
-        if self.packing is None:
-            return make_pipeline(self.stages, seed, self.batching, self.collate)
-        names = self.packing.fields
-        pad = self.batching.pad if self.batching else {}
-        packed = PackedFields(names, {name: one.value for name, one in pad.items()})
-        stages = (*self.stages, Select({name: name for name in names}))
-        return Pipeline(stages, seed, packed=packed)
-
-    @property
-    def features(self) -> Iterator[Feature]:
-        in_batches = self.sampling is not None and self.sampling.in_batches
-        for feature in super().features:
-            if not (in_batches and feature in {Feature.BATCH, Feature.PARTIAL}):
-                yield feature
-        used = {
-            Feature.FROM_TORCH: self.source.format_name == "index_only",
-            Feature.SAMPLER: self.sampling is not None,
-            Feature.BATCH_SAMPLER: in_batches,
-            Feature.COLLATE_FN: self.collate is not None,
-            Feature.LENGTH: self.lengths is not None,
-            Feature.PACK: self.packing is not None,
-            Feature.WEIGHTED: self.weighting is not None,
-            Feature.EPOCH: self.epoch_length,
-            Feature.EPOCH_SAMPLES: "samples" in self.epoch_length,
-        }
-        yield from (feature for feature, is_used in used.items() if is_used)
-        yield from map(_feature_of, self.limits)
+    return description.batching
 
 
 def make_pipeline(
@@ -295,10 +220,3 @@ def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:
     added = (*stages, stage)
     Pipeline(added, 0)
     return added
-
-
-def _feature_of(limit: Limit | SampleStatistic) -> Feature:
-    if isinstance(limit, SampleStatistic):
-        return Feature.WHERE if isinstance(limit.fn, Expression) else Feature.FILTER
-    kinds = {Take: Feature.TAKE, Skip: Feature.SKIP, Part: Feature.SPLIT}
-    return kinds[type(limit)]

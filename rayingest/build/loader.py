@@ -1,17 +1,20 @@
 """Build a running loader from a description.
 
 Owns the options of `loader`: finds the ranks, builds the stream, and connects it to workers or
-to this process. `on_ray` owns the part that needs Ray.
+to this process. The ranks come from the options, Ray Train, torch.distributed, or the environment
+variables that a launcher sets. `on_ray` owns the part that needs Ray.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.build.compatibility import Feature, check_complete
 from rayingest.build.description import Description
-from rayingest.build.ranks import find_ranks
+from rayingest.build.stream import Ranks
 from rayingest.errors import ConfigError
 from rayingest.execute.local import LocalSource
 from rayingest.execute.quarantine import Quarantine
@@ -32,7 +35,7 @@ from rayingest.options.types import (
 )
 from rayingest.plan.order.planner import check_ranks
 from rayingest.plan.protocols import BatchSource
-from rayingest.transforms.images.backend import BACKENDS
+from rayingest.transforms.images.jpeg import BACKENDS
 from rayingest.util.slow import log_if_slow
 
 if TYPE_CHECKING:
@@ -141,7 +144,7 @@ def build_loader(
     features = [*description.features, *_used(on_error, epochs)]
     check_complete(features)
     resolve_pin(pin_memory, resolve_device(device))
-    ranks = find_ranks(rank, world_size)
+    ranks = _find_ranks(rank, world_size)
     size = description.batching.size if description.batching else None
     if size is not None and Feature.SAMPLER not in features:
         check_ranks(size, ranks.rank, ranks.world_size, uneven)
@@ -178,6 +181,58 @@ def build_loader(
         after_copy=after_copy,
         watch=watch,
     )
+
+
+def _find_ranks(rank: int | None, world_size: int | None) -> Ranks:
+    """Return the ranks from the first place that names them. Raises ConfigError.
+
+    The places are the arguments, Ray Train, torch.distributed, and RANK and WORLD_SIZE in the
+    environment; without any, this process is rank 0 of 1.
+    """
+    if (rank is None) != (world_size is None):
+        raise ConfigError(
+            f"rank={rank}, world_size={world_size}: one of them is missing; give both, or neither "
+            "(both then come from Ray Train, torch.distributed or the environment)"
+        )
+    if rank is not None and world_size is not None:
+        return Ranks(rank, world_size, None)
+    return _of_ray_train() or _of_torch() or _of_environment()
+
+
+def _of_ray_train() -> Ranks | None:
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+        return Ranks(
+            context.get_world_rank(), context.get_world_size(), context.get_local_world_size()
+        )
+    except RuntimeError:  # not inside a training worker
+        return None
+
+
+def _of_torch() -> Ranks | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), _local_world_size())
+
+
+def _of_environment() -> Ranks:
+    try:
+        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        raise ConfigError(
+            f"RANK={os.environ.get('RANK')!r}, WORLD_SIZE={os.environ.get('WORLD_SIZE')!r}: "
+            "both must be whole numbers"
+        ) from None
+    return Ranks(rank, world_size, _local_world_size())
+
+
+def _local_world_size() -> int | None:
+    value = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(value) if value.isdigit() else None
 
 
 def _used(on_error: str, epochs: int | None) -> list[Feature]:

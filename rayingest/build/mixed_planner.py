@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rayingest.build.description import Batching, Description
-from rayingest.build.scan import ScanResult
+from rayingest.build.one_source import ScanResult
 from rayingest.errors import ConfigError
 from rayingest.plan.order.interleave import NEVER, LevelInterleave, counts_of
 from rayingest.plan.order.kinds import OrderRequest, build

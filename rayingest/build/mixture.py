@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rayingest.build.compatibility import Feature
-from rayingest.build.description import Batching, Description, Shuffle
+from rayingest.build.description import Batching, Description, Shuffle, batching_of
 from rayingest.build.mixed_planner import (
     Leaf,
     MixtureScanResult,
@@ -20,12 +20,8 @@ from rayingest.build.mixed_planner import (
     make_mixed_planner,
     word_of,
 )
-from rayingest.build.one_source import OneSource
-from rayingest.build.planner import batching_of
-from rayingest.build.rank_plan import RankPlan
-from rayingest.build.ranks import Ranks
-from rayingest.build.scan import ScanResult
-from rayingest.build.stream import make_stream
+from rayingest.build.one_source import OneSource, ScanResult
+from rayingest.build.stream import RankPlan, Ranks, make_stream
 from rayingest.execute.mixed_work import MixedWork
 from rayingest.execute.stream import Stream
 from rayingest.plan.order.manifest import JoinedManifest
@@ -136,4 +132,6 @@ class MixedSources(Description):
     ) -> tuple[Stream, RankPlan]:
         scan_result = self.scan(ranks.rank, on_ray)
         planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
-        return make_stream(scan_result, planner, self.work, skip=skip, image_backend=image_backend)
+        return make_stream(
+            scan_result.manifest, planner, self.work, skip=skip, image_backend=image_backend
+        )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayingest.build.rank_plan import RankPlan
-from rayingest.build.ranks import Ranks
+from rayingest.build.stream import RankPlan, Ranks
 from rayingest.execute.cluster import resources
 from rayingest.execute.cluster.feeder import Feeder
 from rayingest.execute.cluster.metrics import RayMetrics

@@ -14,9 +14,7 @@ from typing import Self
 
 from rayingest.build.compatibility import Feature
 from rayingest.build.description import Description, add_stage, make_pipeline
-from rayingest.build.rank_plan import RankPlan
-from rayingest.build.ranks import Ranks
-from rayingest.build.summary import format_bytes
+from rayingest.build.stream import RankPlan, Ranks, format_bytes
 from rayingest.execute.unbounded.partitions import Partitions
 from rayingest.execute.unbounded.partitions import Source as RecordSource
 from rayingest.execute.unbounded.stream import UnboundedStream, UnboundedWork
@@ -26,7 +24,7 @@ from rayingest.plan.order.planner import RankSlice
 from rayingest.plan.order.state import StateCodec
 from rayingest.plan.order.stream import plan, share
 from rayingest.storage.files import Storage
-from rayingest.transforms.images.backend import choose_backend
+from rayingest.transforms.images.jpeg import choose_backend
 from rayingest.transforms.stages import Stage
 
 _log = logging.getLogger("rayingest")

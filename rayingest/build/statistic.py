@@ -1,30 +1,37 @@
 """Compute one number for each sample with a function, once for all data, and cache the numbers.
 
 Owns which fields are read and decoded (only those that the function needs), the cache file beside
-the index, and when that file is out of date. What the numbers are for is the business of the plan.
+the index, and when that file is out of date; which values `weighted` accepts, and how numbers or
+labels become weights. How samples are chosen, sorted or drawn by their numbers is the business of
+`plan.order`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.stream import spans_of
 from rayingest.execute.work import SourceWork, Spans
+from rayingest.options.checked import option_type
 from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.subset import Subset
 from rayingest.storage.cache_file import CacheFile
 from rayingest.storage.index_cache import IndexCache
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.functions import failure, is_interrupt
+from rayingest.transforms.functions import failure, is_interrupt, name_of
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Select, Stage, compile_stages
+
+if TYPE_CHECKING:
+    from rayingest.plan.order.weighted import Weights
 
 STATISTIC_VERSION = 1
 
@@ -134,6 +141,29 @@ class LengthOf:
 
 
 @dataclass(frozen=True)
+class NumberOf:
+    """The number in a field."""
+
+    field: str
+
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        return sample[self.field]
+
+
+@dataclass(frozen=True)
+class LabelOf:
+    """The class of a sample as a number below 2**32: the label if it is one, else a hash of it."""
+
+    of: str | Callable[[dict[str, Any]], Any]
+
+    def __call__(self, sample: dict[str, Any]) -> int:
+        label = sample[self.of] if isinstance(self.of, str) else self.of(sample)
+        if isinstance(label, (int, np.integer)) and 0 <= label < 1 << 32:
+            return int(label)
+        return int.from_bytes(hashlib.blake2b(repr(label).encode(), digest_size=4).digest())
+
+
+@dataclass(frozen=True)
 class StatisticScan:
     """A `Scan` that computes a statistic of all samples, a few blocks in each part.
 
@@ -208,6 +238,91 @@ class StatisticScan:
             "marks": marks,
             "code": self.statistic.mark,
         }
+
+
+def _by(value: Any) -> Any:
+    """Return a field's name or a function as it is, any other value as an array."""
+    if callable(value) or (isinstance(value, str) and value.strip()):
+        return value
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    array = np.asarray(value)
+    if array.ndim != 1 or array.dtype.kind not in "biufUS":
+        raise TypeError
+    return array
+
+
+By = Annotated[
+    str | Callable[..., Any] | Sequence[float],
+    option_type(
+        "a field's name, a function of a sample, or an array with a number for each sample", _by
+    ),
+]
+
+
+def check_weights(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the options are either weights or classes, not both."""
+    if (options.get("by") is None) == (options.get("balance") is None):
+        raise ConfigError(
+            "samples are drawn by weights, as in weighted('quality'), or balance=...: "
+            "give one of them"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Weighting:
+    """How samples are weighted: `by` gives a weight for each sample, or a class if `balanced`.
+
+    Balanced classes come equally often. `draws`: the number of draws in a pass over the data, by
+    default the number of samples.
+    """
+
+    by: SampleStatistic | np.ndarray
+    balanced: bool
+    draws: int | None
+
+    @classmethod
+    def of(cls, by: Any, balance: Any, draws: int | None, stages: tuple[Stage, ...]) -> Weighting:
+        """Make one of `by` or `balance`, for samples as they are after these stages."""
+        values, balanced = (by, False) if balance is None else (balance, True)
+        if isinstance(values, np.ndarray):
+            return cls(values, balanced, draws)
+        is_field = isinstance(values, str)
+        name = f"weighted({values if is_field else name_of(values)})"
+        fields = (values,) if is_field else None
+        if balanced:
+            statistic = SampleStatistic(name, LabelOf(values), stages, fields, int)
+        else:
+            fn = NumberOf(values) if is_field else values
+            statistic = SampleStatistic(name, fn, stages, fields, float)
+        return cls(statistic, balanced, draws)
+
+    def weights(self, values: np.ndarray, subset: Subset) -> Weights:
+        """Return the weights of all samples from the numbers or classes of all samples.
+
+        Classes are counted in the subset only. Raises ConfigError.
+        """
+        from rayingest.plan.order.weighted import Weights
+
+        if len(values) != subset.manifest.num_samples:
+            samples = f"{subset.manifest.num_samples:,} samples"
+            raise ConfigError(
+                f"weighted: the array has {len(values):,} entries; "
+                f"it must have one for each of {samples}"
+            )
+        if self.balanced:
+            _, label = np.unique(values, return_inverse=True)
+            counts = sum(
+                np.bincount(label[ordinals], minlength=label.max() + 1)
+                for ordinals in subset.ordinals()
+            )
+            return Weights(1 / np.maximum(1, counts)[label], label)
+        weights = values.astype(np.float64)
+        wrong = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))
+        if len(wrong):
+            problem = f"the weight of sample {wrong[0]} is {weights[wrong[0]]}"
+            raise ConfigError(f"weighted: {problem}; a weight must be a finite number of 0 or more")
+        return Weights(weights)
 
 
 def _narrow_stages(stages: Sequence[Stage], fields: Sequence[str]) -> tuple[Stage, ...]:

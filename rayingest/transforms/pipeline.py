@@ -26,7 +26,7 @@ from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import CollateFunction, PackedFields, collate, collate_with
 from rayingest.transforms.functions import Function, is_interrupt, user_line
-from rayingest.transforms.images.backend import PILLOW
+from rayingest.transforms.images.jpeg import PILLOW
 from rayingest.transforms.open_block import OpenBlock, PlanFields, sample_views, whole_columns
 from rayingest.transforms.padding import Pad
 from rayingest.transforms.raw_block import RawBlock
@@ -51,7 +51,7 @@ class Pipeline:
     Immutable and picklable (with cloudpickle for local functions).
 
     - `source`: the place of the dataset among those that are read together.
-    - `image_backend`: what decodes images, one of `images.backend.BACKENDS`.
+    - `image_backend`: what decodes images, one of `images.jpeg.BACKENDS`.
     - `collate`: the user's function from a list of samples to a dict of columns, or None.
     - `schema`: the result of `learn_schema`. Samples are checked against it unless there is a
       `collate`.

@@ -20,8 +20,7 @@ from rayingest.api.data import description_of
 from rayingest.build.compatibility import Feature, check_complete
 from rayingest.build.mixed_planner import MixtureScanResult
 from rayingest.build.mixture import MixedSources
-from rayingest.build.one_source import OneSource
-from rayingest.build.scan import ScanResult
+from rayingest.build.one_source import OneSource, ScanResult
 from rayingest.errors import IngestError
 from rayingest.plan.order.planner import Planner
 from rayingest.plan.order.subset import subset_mark

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rayingest.build.one_source import OneSource
-from rayingest.build.scan import ScanResult
+from rayingest.build.one_source import OneSource, ScanResult
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.execute.stream import spans_of
 from rayingest.formats import get_format

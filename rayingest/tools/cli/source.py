@@ -32,7 +32,7 @@ from rayingest.options.checked import describe_allowed
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
-from rayingest.transforms.images.backend import choose_backend
+from rayingest.transforms.images.jpeg import choose_backend
 from rayingest.transforms.run_stages import Samples
 
 T = TypeVar("T")

@@ -7,12 +7,17 @@ rounding. Refuses files in which libjpeg reports lost pixels, because Pillow wou
 
 Everything else is left to Pillow, and raises no error here: other formats, grey and CMYK, truncated
 files, and files that libjpeg complains of for other reasons.
+
+Owns also the choice between these libraries and Pillow alone, the image backend. There is one
+choice for a whole run: it is made where the loader is made, and travels with the work. A state
+records its name, because resized pixels differ.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -21,6 +26,13 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.images.region import Region
+
+PILLOW = "pillow"
+"""Pillow decodes everything."""
+TURBO = "turbo"
+"""This module decodes the JPEGs that it can, Pillow everything else."""
+
+BACKENDS = (PILLOW, TURBO)
 
 LIBRARIES = {"simplejpeg": "simplejpeg", "cykooz_resizer": "cykooz-resizer"}
 """Modules to import, each with the package to install for it."""
@@ -55,6 +67,22 @@ _LINES = 32
 """Rows and columns that are sampled for that."""
 _MARGIN = 32
 """Rows decoded below the region: smoothing of the colours reads them, at any scale."""
+
+
+def choose_backend(name: str | None) -> str:
+    """Return this backend or, for None, the fastest whose libraries are installed.
+
+    Raises ConfigError for an unknown name, or if its libraries are missing.
+    """
+    if name is None:
+        with suppress(ConfigError):
+            return choose_backend(TURBO)
+        return PILLOW
+    if name not in BACKENDS:
+        raise ConfigError(f"image_backend={name!r}: choose one of {', '.join(map(repr, BACKENDS))}")
+    if name == TURBO:
+        _libraries()
+    return name
 
 
 @dataclass(frozen=True)
@@ -129,7 +157,7 @@ def open_jpeg(data: bytes | bytearray | memoryview) -> Jpeg | None:
     damage.) ConfigError if libraries are missing. The format is
     https://www.w3.org/Graphics/JPEG/itu-t81.pdf.
     """
-    check_libraries()
+    _libraries()
     if isinstance(data, memoryview):
         data = bytes(data)
     if data[:2] != _SOI:
@@ -145,11 +173,6 @@ def open_jpeg(data: bytes | bytearray | memoryview) -> Jpeg | None:
             frame = at
         at += 2 + length
     return None
-
-
-def check_libraries() -> None:
-    """Raise ConfigError, which names the packages to install, if this process lacks them."""
-    _libraries()
 
 
 def _from_headers(
@@ -192,7 +215,7 @@ class _Libraries(NamedTuple):
 
 @cache
 def _libraries() -> _Libraries:
-    """Import the libraries; ConfigError names the missing one."""
+    """Import the libraries. Raises ConfigError, which names the packages to install."""
     try:
         simplejpeg, resizer = map(importlib.import_module, LIBRARIES)
     except ImportError as error:

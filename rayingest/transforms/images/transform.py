@@ -20,8 +20,7 @@ import numpy as np
 from PIL import Image
 
 from rayingest.errors import ConfigError
-from rayingest.transforms.images.backend import PILLOW, TURBO
-from rayingest.transforms.images.jpeg import Jpeg, open_jpeg
+from rayingest.transforms.images.jpeg import PILLOW, TURBO, Jpeg, open_jpeg
 from rayingest.transforms.images.pixels import (
     ImageLike,
     open_image,

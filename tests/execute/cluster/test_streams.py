@@ -11,7 +11,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.api.dataset import Dataset
-from rayingest.transforms.images.backend import BACKENDS
+from rayingest.transforms.images.jpeg import BACKENDS
 from tests.support.streams import Step, images, joined, photographs, rows, run, run_on_least
 
 GLOBAL_BATCH = 24

@@ -12,8 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from rayingest.errors import DataError
 from rayingest.transforms import images as ri
-from rayingest.transforms.images.backend import PILLOW, TURBO
-from rayingest.transforms.images.jpeg import Jpeg, open_jpeg
+from rayingest.transforms.images.jpeg import PILLOW, TURBO, Jpeg, open_jpeg
 from rayingest.transforms.images.region import Region
 
 HEIGHT, WIDTH = 150, 213

@@ -15,7 +15,7 @@ from PIL import Image
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms import images
 from rayingest.transforms.images import pixels
-from rayingest.transforms.images.backend import BACKENDS, PILLOW
+from rayingest.transforms.images.jpeg import BACKENDS, PILLOW
 from rayingest.transforms.stages import Decode
 from tests.support.transform_cases import block, run
 

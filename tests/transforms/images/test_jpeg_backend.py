@@ -12,7 +12,7 @@ import pytest
 import rayingest as ri
 from rayingest.api.dataset import Dataset
 from rayingest.transforms.images import jpeg
-from rayingest.transforms.images.backend import PILLOW, TURBO, choose_backend
+from rayingest.transforms.images.jpeg import PILLOW, TURBO, choose_backend
 from tests.support.streams import photographs
 
 

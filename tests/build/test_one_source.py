@@ -1,4 +1,4 @@
-"""Scans in the calling process: a slow one says how far it is, or what it waits for."""
+"""Scans of one source in this process: a slow one says how far it is, or what it waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rayingest.build.scan import run_scan
+from rayingest.build.one_source import run_scan
 from rayingest.storage.index_cache import node_lock
 from rayingest.util import slow
 
