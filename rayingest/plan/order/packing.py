@@ -59,7 +59,7 @@ class Packing:
 
 def _cut(lengths: np.ndarray, limit: int) -> Bins:
     ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
+    total = int(lengths.sum(dtype=np.int64))
     bounds = np.unique(np.concatenate([[0], ends, np.arange(limit, total, limit)]))
     first, last = bounds[:-1], bounds[1:]
     sample = np.searchsorted(ends, first, side="right")

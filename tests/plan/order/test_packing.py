@@ -44,6 +44,15 @@ def test_bins_hold_every_token_once(lengths: list[int], limit: int, cut: bool) -
         assert max(Counter(bins.sample.tolist()).values(), default=1) == 1
 
 
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("lengths", [[], [0, 0]])
+def test_samples_without_values_make_no_rows(lengths: list[int], cut: bool) -> None:
+    """Neither no samples nor samples of length 0 begin a row."""
+    packing = Packing(8, cut)
+    assert len(packing.bins(np.array(lengths, np.int64))) == 0
+    assert packing.count(np.array(lengths, np.int64)) == 0
+
+
 @given(LENGTHS, st.integers(12, 20))
 def test_best_fit_is_best_fit_decreasing(lengths: list[int], limit: int) -> None:
     """As many bins as when it is done sample by sample."""

@@ -139,9 +139,22 @@ def test_a_great_many_draws_are_counted_exactly() -> None:
     assert ((before * length + offset) // by.draws >= ends)[:-1].all()
 
 
+def test_a_place_on_the_line_is_as_long_as_the_weight() -> None:
+    """The line has 2**52 units; a sample without weight has none, a tiny one at least 1."""
+    subset = Subset.whole(manifest([4]))
+    line = Resampling.of(subset, Weights(np.array([0.0, 1.0, 0.0, 3.0])), None)
+    assert line.ends.tolist() == [0, 1 << 50, 1 << 50, 1 << 52]
+    assert line.draws == line.num_samples == 4
+    line = Resampling.of(subset, Weights(np.array([1e-30, 0.0, 1.0, 1e-30])), 9)
+    assert line.ends.tolist() == [1, 1, (1 << 52) + 1, (1 << 52) + 2]
+    assert line.total_bytes == subset.total_bytes * 9 // 4
+
+
 def test_nothing_to_draw_by_is_refused() -> None:
     subset = Subset.whole(manifest([3]))
     with pytest.raises(ConfigError, match="the weights of 3 samples come to 0"):
         Resampling.of(subset, Weights(np.zeros(3)), None)
+    with pytest.raises(ConfigError, match="come to inf"):
+        Resampling.of(subset, Weights(np.array([1.0, np.inf, 1.0])), None)
     with pytest.raises(ConfigError, match="are too many"):
         Resampling.of(subset, Weights(np.ones(3)), 2**31)
