@@ -27,8 +27,7 @@ from rayingest.build.compatibility import Feature, refusal, refuse_conflicts
 from rayingest.build.description import Batching, Description, Padding, Shuffle
 from rayingest.build.loader import build_loader
 from rayingest.errors import ConfigError
-from rayingest.options.checked import checked, one_of
-from rayingest.options.types import Field, Flag, Function, Positive, Seed
+from rayingest.options import Field, Flag, Function, Positive, Seed, checked, one_of
 from rayingest.plan.order.parameters import PARTIALS
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 

@@ -16,8 +16,7 @@ from rayingest.build.description import Fields, Packed
 from rayingest.build.one_source import OneSource
 from rayingest.build.statistic import By, LengthOf, SampleStatistic, Weighting, check_weights
 from rayingest.errors import ConfigError
-from rayingest.options.checked import checked
-from rayingest.options.types import Count, Flag, Fraction, Function, Length, Positive, Seed, Text
+from rayingest.options import Count, Flag, Fraction, Function, Length, Positive, Seed, Text, checked
 from rayingest.plan.order.subset import Part, Skip, Take, split_parts
 from rayingest.transforms.functions import name_of
 

@@ -14,8 +14,7 @@ from rayingest.api.data import Data, FiniteData, description_of
 from rayingest.build.compatibility import Feature, find_conflict
 from rayingest.build.mixture import MixedSources
 from rayingest.errors import ConfigError
-from rayingest.options.checked import OptionTypeError, checked, option_type
-from rayingest.options.types import Flag
+from rayingest.options import Flag, OptionTypeError, checked, option_type
 from rayingest.plan.order.mixture import UNTIL
 
 

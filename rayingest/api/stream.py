@@ -14,8 +14,7 @@ from rayingest.api.data import Data
 from rayingest.build.compatibility import Feature
 from rayingest.build.records import Records
 from rayingest.execute.unbounded.partitions import Source, Unpickle
-from rayingest.options.checked import checked, option_type
-from rayingest.options.types import Function, Seed
+from rayingest.options import Function, Seed, checked, option_type
 from rayingest.transforms.stages import Map
 
 

@@ -16,7 +16,7 @@ from rayingest.build.stream import RankPlan, Ranks
 from rayingest.errors import ConfigError
 from rayingest.execute.stream import Stream
 from rayingest.formats import get_format
-from rayingest.options.checked import OptionTypeError, option_type
+from rayingest.options import OptionTypeError, option_type
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache

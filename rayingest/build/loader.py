@@ -20,8 +20,7 @@ from rayingest.execute.local import LocalSource
 from rayingest.execute.quarantine import Quarantine
 from rayingest.execute.stream import Stream
 from rayingest.monitor.watch import LoaderWatch
-from rayingest.options.checked import checked, one_of, option_type
-from rayingest.options.types import (
+from rayingest.options import (
     AfterCopy,
     Bytes,
     Count,
@@ -32,6 +31,9 @@ from rayingest.options.types import (
     MaxErrors,
     Positive,
     Seconds,
+    checked,
+    one_of,
+    option_type,
 )
 from rayingest.plan.order.planner import check_ranks
 from rayingest.plan.protocols import BatchSource

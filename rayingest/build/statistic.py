@@ -20,7 +20,7 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.stream import spans_of
 from rayingest.execute.work import SourceWork, Spans
-from rayingest.options.checked import option_type
+from rayingest.options import option_type
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.subset import Subset
 from rayingest.storage.cache_file import CacheFile

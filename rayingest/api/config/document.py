@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from rayingest.errors import ConfigError
-from rayingest.options.checked import describe_allowed
+from rayingest.options import describe_allowed
 from rayingest.storage.redact import redact
 
 Loc = tuple[str | int, ...]

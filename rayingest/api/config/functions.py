@@ -16,7 +16,7 @@ from typing import Any
 
 from rayingest.api.config.document import Loc, Mistakes, unknown_key
 from rayingest.errors import ConfigError
-from rayingest.options.checked import suggest
+from rayingest.options import suggest
 from rayingest.transforms import images
 
 TYPES: Mapping[str, Any] = {"str": str, "bytes": bytes, "int": int, "float": float}

@@ -15,7 +15,7 @@ from rayingest.api.config.document import Loc, Mistakes, unknown_key
 from rayingest.api.dataset import Dataset
 from rayingest.api.mixture import mix
 from rayingest.api.readers import READERS
-from rayingest.options.checked import Options, options_of, show_value
+from rayingest.options import Options, options_of, show_value
 
 
 class Section(Options):

@@ -15,8 +15,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.build.description import Source
 from rayingest.build.one_source import OneSource
 from rayingest.errors import ConfigError
-from rayingest.options.checked import checked
-from rayingest.options.types import Bytes, Folder, Place, StorageOptions, Urls
+from rayingest.options import Bytes, Folder, Place, StorageOptions, Urls, checked
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.local_files import local_path
 

@@ -6,7 +6,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.api.readers.common import ReadOptions, Unpack, read, reader, with_read_options
 from rayingest.formats import get_format
 from rayingest.formats.protocol import check_options
-from rayingest.options.types import (
+from rayingest.options import (
     Character,
     Flag,
     FormatOptions,

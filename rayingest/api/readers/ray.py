@@ -8,8 +8,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.api.readers.common import BLOCK_BYTES, absolute
 from rayingest.api.readers.files import read_parquet
 from rayingest.build.from_ray import write_once
-from rayingest.options.checked import checked, option_type
-from rayingest.options.types import Bytes, Place, StorageOptions
+from rayingest.options import Bytes, Place, StorageOptions, checked, option_type
 from rayingest.storage.files import Storage
 
 

@@ -18,8 +18,16 @@ from rayingest.build.description import Batching, Source
 from rayingest.build.one_source import OneSource
 from rayingest.errors import ConfigError
 from rayingest.formats.iterables import LENGTHS, SOURCE, VERSION
-from rayingest.options.checked import OptionTypeError, checked, option_type
-from rayingest.options.types import Bytes, Function, Place, Positive, Seed
+from rayingest.options import (
+    Bytes,
+    Function,
+    OptionTypeError,
+    Place,
+    Positive,
+    Seed,
+    checked,
+    option_type,
+)
 from rayingest.transforms.functions import name_of
 from rayingest.transforms.stages import Map, MapBatches, Stage
 from rayingest.transforms.torch.items import Collate, Fetch, FetchTogether, Unpack

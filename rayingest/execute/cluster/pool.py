@@ -38,8 +38,7 @@ from rayingest.execute.cluster.resources import (
     store_bytes,
     total_cpus,
 )
-from rayingest.options.checked import checked, whole
-from rayingest.options.types import Seconds
+from rayingest.options import Seconds, checked, whole
 from rayingest.plan.dispatch.events import WorkerFailure
 
 Role = Literal["reader", "decoder"]

@@ -18,7 +18,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, Span, Work
 from rayingest.formats.columns import ENCODING
 from rayingest.formats.protocol import NUMBER
-from rayingest.options.checked import describe_allowed
+from rayingest.options import describe_allowed
 from rayingest.transforms.decoders import IMAGES, encoding_value
 from rayingest.transforms.images import Decode, Resize
 from rayingest.transforms.images.pixels import open_image

@@ -28,7 +28,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, SourceWork, Span, Work
 from rayingest.formats.indexing import index_shard
 from rayingest.formats.protocol import Shard
-from rayingest.options.checked import describe_allowed
+from rayingest.options import describe_allowed
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing
