@@ -35,6 +35,7 @@ from rayingest.storage.files import Storage
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.storage.urls import Listing, Urls, find_shards
+from rayingest.transforms.images.pixels import EXTENSIONS
 
 SUFFIXES = "suffixes"
 """The option: ends of the names of files to take from a folder."""
@@ -133,20 +134,7 @@ class Images(Files):
     """Image files: as `Files`, but for the bytes, which are field `image` and decoded as one."""
 
     name = "images"
-    suffixes = (
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-        ".webp",
-        ".bmp",
-        ".tif",
-        ".tiff",
-        ".gif",
-    )
+    suffixes = tuple(f".{extension}" for extension in EXTENSIONS)
     contents = "image"
     encoding = "jpg"  # its decoder takes every kind of image
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.columns import parse_array_encoding
+from rayingest.transforms.images.pixels import EXTENSIONS
 from rayingest.transforms.images.transform import Decode
 
 MAX_UNPACKED = 1 << 30
@@ -54,7 +55,7 @@ def media_decoder(name: str) -> Decoder | None:
 
     For columns of bytes, whose names end in other extensions by accident.
     """
-    is_media = name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*IMAGES, *_TEXTS)
+    is_media = name.lower().removesuffix(".gz").rsplit(".", 1)[-1] in (*EXTENSIONS, *_TEXTS)
     return decoder_for(name) if is_media else None
 
 
@@ -208,9 +209,6 @@ def _decode_decimal(data: bytes) -> Decimal:
 
 
 _TEXTS = ("txt", "text", "transcript")
-# A new image format is named here by extension, in `images/pixels.py` by what Pillow opens, and in
-# `formats/files.py` (`Images.suffixes`) by the files of an image folder.
-IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "bmp", "tif", "tiff", "gif")
 _PICKLED = ("pkl", "pickle", "pyd", "pth")
 _DECODERS: dict[str, Decoder] = {
     **dict.fromkeys(_TEXTS, decode_text),
@@ -219,7 +217,7 @@ _DECODERS: dict[str, Decoder] = {
     "npy": decode_npy,
     "npz": decode_npz,
     **dict.fromkeys(("mp", "msg"), _decode_msgpack),
-    **dict.fromkeys(IMAGES, Decode()),
+    **dict.fromkeys(EXTENSIONS, Decode()),
 }
 """The registry of default decoders, by extension: a new one is one line here."""
 

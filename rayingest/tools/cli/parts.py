@@ -19,9 +19,9 @@ from rayingest.execute.work import BlockRows, Span, Work
 from rayingest.formats.columns import ENCODING
 from rayingest.formats.protocol import NUMBER
 from rayingest.options import describe_allowed
-from rayingest.transforms.decoders import IMAGES, encoding_value
+from rayingest.transforms.decoders import encoding_value
 from rayingest.transforms.images import Decode, Resize
-from rayingest.transforms.images.pixels import open_image
+from rayingest.transforms.images.pixels import EXTENSIONS, open_image
 from rayingest.transforms.raw_block import RawBlock
 
 SUFFIXES = {"webdataset": ".tar", "parquet": ".parquet"}
@@ -147,7 +147,9 @@ def _keeps_type(raw: RawBlock, name: str, file_name: str, layout: Layout) -> boo
         or encoding_value(_encoding(raw.table.schema.field(name))) is not None
     ):
         return False
-    return not ((layout.resize or layout.decode) and file_name.rpartition(".")[2].lower() in IMAGES)
+    return not (
+        (layout.resize or layout.decode) and file_name.rpartition(".")[2].lower() in EXTENSIONS
+    )
 
 
 def _rows_of(raw: RawBlock, name: str, part: Part) -> pa.Array:
@@ -164,7 +166,7 @@ def _file_name(name: str, field: pa.Field) -> str:
     """Return the field's name with the extension of its encoding."""
     encoding = _encoding(field)
     ends = (
-        encoding in (*IMAGES, "json", "txt")
+        encoding in (*EXTENSIONS, "json", "txt")
         and not name.lower().endswith(f".{encoding}")
         and name != encoding
     )
@@ -176,7 +178,7 @@ def _image(name: str, value: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
     stem, dot, extension = name.rpartition(".")
     if (
         not isinstance(value, bytes)
-        or extension.lower() not in IMAGES
+        or extension.lower() not in EXTENSIONS
         or not (layout.resize or layout.decode)
     ):
         yield name, value

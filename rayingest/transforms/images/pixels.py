@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
@@ -25,21 +26,26 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from rayingest.errors import ConfigError, DataError
 
-# What Pillow may open: nothing else, so that a rarely used decoder cannot be reached by bad data.
-# A new image format also needs its extension in `transforms/decoders.py` and `formats/files.py`.
-FORMATS = ("JPEG", "PNG", "PPM", "WEBP", "BMP", "TIFF", "GIF")
+_EXTENSIONS_OF: dict[type[ImageFile], tuple[str, ...]] = {
+    JpegImageFile: ("jpg", "jpeg"),
+    PngImageFile: ("png",),
+    PpmImageFile: ("ppm", "pgm", "pbm", "pnm"),
+    WebPImageFile: ("webp",),
+    BmpImageFile: ("bmp",),
+    TiffImageFile: ("tif", "tiff"),
+    GifImageFile: ("gif",),
+}
+"""The registry of image formats: by the Pillow class that opens one, the extensions of its files.
+
+A new format is one line here. Nothing else is opened, so that bad data cannot reach a rarely used
+decoder.
+"""
+FORMATS = tuple(str(opener.format) for opener in _EXTENSIONS_OF)
+"""The names by which Pillow knows these formats."""
+EXTENSIONS = tuple(extension for found in _EXTENSIONS_OF.values() for extension in found)
+"""The extensions of image files, for default decoders and for folders of images."""
 MAX_PIXELS = 89_478_485
 """The largest image: from this size on Pillow itself warns of a decompression bomb."""
-_OPENERS = (
-    JpegImageFile,
-    PngImageFile,
-    PpmImageFile,
-    WebPImageFile,
-    BmpImageFile,
-    TiffImageFile,
-    GifImageFile,
-)
-"""The classes that `Image.open` tries for `FORMATS`, in their order."""
 
 ImageLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray | Image.Image
 _OPT_IN = "to raise it, decode the field with ri.images.Decode(max_pixels=...)"
@@ -94,7 +100,7 @@ def _identify(data: bytes | bytearray | memoryview, allow_bombs: bool) -> Image.
     try:
         if not allow_bombs:
             return Image.open(io.BytesIO(data), formats=FORMATS)
-        for opener in _OPENERS:
+        for opener in _EXTENSIONS_OF:
             with suppress(SyntaxError):  # raised for a file of another format
                 return opener(io.BytesIO(data))
     except Image.UnidentifiedImageError:
