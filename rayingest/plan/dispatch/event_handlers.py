@@ -235,9 +235,9 @@ class EventHandlers:
             if not chunk.orphaned:
                 continue
             state.counters["retries"] += 1
-            waits = state.wait(chunk)
+            state.wait(chunk)  # none of its blocks is broken: it was being decoded
             chunk.tries += counts and not blames
-            if waits and blames:
+            if blames:
                 self._narrow_down(chunk)
             row = chunk.key if len(chunk.rows) == 1 else None
             self._check_tries(chunk.tries, chunk.blocks, error, row)

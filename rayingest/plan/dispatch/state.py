@@ -105,8 +105,8 @@ class State:
 
     # Chunks
 
-    def wait(self, chunk: Chunk, expires: Iterable[int] | None = None) -> bool:
-        """Make a chunk wait for its blocks; returns whether it does.
+    def wait(self, chunk: Chunk, expires: Iterable[int] | None = None) -> None:
+        """Make a chunk wait for its blocks.
 
         `expires` is given for a chunk that is new (`BlockCache.add`). Where one of its blocks
         is broken, the rows in it are replaced, or else the chunk is done, with the block's error.
@@ -124,7 +124,6 @@ class State:
                 self.wait(rest)
         else:
             chunk.finish(error)
-        return error is None
 
     def is_replaceable(self, error: BaseException) -> TypeGuard[DataError]:
         """Return whether another sample may take the place of one with this error."""
