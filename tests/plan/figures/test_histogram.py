@@ -22,8 +22,28 @@ def test_a_duration_is_counted_once_at_the_least_bound_that_is_not_below_it() ->
     assert seen.counts[:2] == [2, 1]
     assert seen.counts[-2:] == [1, 1]
     assert list(BOUNDS) == sorted(BOUNDS)
-    assert [f"{BOUNDS[number]:g}" for number in COARSE[:4]] == ["0.001", "0.002", "0.005", "0.01"]
     assert BOUNDS[COARSE[-1]] == BOUNDS[-1] == 50
+
+
+def test_bounds_are_preferred_numbers_and_every_third_is_exported() -> None:
+    """Ten a decade from 1 ms to 50 s, three of them coarse."""
+    assert " ".join(f"{bound:g}" for bound in BOUNDS[20:31]) == (
+        "0.1 0.125 0.16 0.2 0.25 0.315 0.4 0.5 0.63 0.8 1"
+    )
+    assert len(BOUNDS) == 48
+    assert " ".join(f"{BOUNDS[number]:g}" for number in COARSE) == (
+        "0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10 20 50"
+    )
+
+
+def test_a_quantile_at_the_end_of_a_range_is_its_bound() -> None:
+    """Between two bounds, durations are assumed to lie evenly."""
+    counts = Histogram().counts
+    counts[0], counts[1] = 2, 2
+    assert quantile(counts, 0.25) == pytest.approx(0.0005)
+    assert quantile(counts, 0.5) == 0.001
+    assert quantile(counts, 0.75) == pytest.approx(0.001125)
+    assert quantile(counts, 1.0) == BOUNDS[1]
 
 
 def test_quantiles_are_those_of_the_durations_up_to_the_bounds() -> None:
@@ -52,4 +72,12 @@ def test_counts_are_added_and_subtracted() -> None:
     assert sum(both) == 3
     assert subtract_counts(both, one.counts) == other.counts
     assert subtract_counts(both, ()) == both
-    assert sum(add_counts([])) == 0
+    assert add_counts([]) == [0] * 49
+
+
+def test_counts_of_other_bounds_are_refused() -> None:
+    """They have another number of entries."""
+    with pytest.raises(ValueError):
+        add_counts([[1, 2]])
+    with pytest.raises(ValueError):
+        subtract_counts([1, 2], [1])
