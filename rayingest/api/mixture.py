@@ -28,9 +28,6 @@ def _sources(value: Any) -> dict[str, Any]:
             raise OptionTypeError(f"{name!r} is not a name: text without '/'")
         if not isinstance(source, Data):
             raise OptionTypeError(f"{name!r} is a {type(source).__name__}")
-        conflict = find_conflict([*description_of(source).features, Feature.SOURCE_OF_MIX])
-        if conflict is not None:
-            raise OptionTypeError(f"{name!r}: {conflict}")
     return dict(value)
 
 
@@ -77,6 +74,18 @@ GivenWeights = Annotated[
 Until = Annotated[str | int, option_type("'first', 'all', or a number of samples", _until)]
 
 
+def _check_mix(given: Mapping[str, Any]) -> None:
+    _check_sources(given["sources"])
+    _check_weights(given)
+
+
+def _check_sources(sources: Mapping[str, Data[Any]]) -> None:
+    for name, source in sources.items():
+        conflict = find_conflict([*description_of(source).features, Feature.SOURCE_OF_MIX])
+        if conflict is not None:
+            raise ConfigError(f"{conflict}; the source is {name!r}")
+
+
 def _check_weights(given: Mapping[str, Any]) -> None:
     names, by_step = given["sources"], given.get("weights") or {}
     for step, weights in by_step.items():
@@ -97,7 +106,7 @@ def _check_weights(given: Mapping[str, Any]) -> None:
             raise ConfigError(f"weights: the weight of {name!r} is always 0: leave the source out")
 
 
-@checked(_check_weights)
+@checked(_check_mix)
 def mix(
     sources: Sources,
     weights: GivenWeights | None = None,

@@ -1,4 +1,4 @@
-"""State which parts of a description go together: one table, from which errors and a page are made.
+"""Define which parts of a description go together: one table makes the errors and a docs page.
 
     python -m rayingest.build.compatibility docs/compatibility.md
 
@@ -63,11 +63,13 @@ class Conflict(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.one.value} beside {self.other.value}: {self.reason}; {self.remedy}"
+        link = "in" if self.other is Feature.SOURCE_OF_MIX else "with"
+        pair = f"{self.one.value} cannot be used {link} {self.other.value}"
+        return f"{self.reason}: {pair}; {self.remedy}"
 
 
 class Need(NamedTuple):
-    """A feature that a loader refuses without the other one, or what may stand `instead` of it."""
+    """A feature that a loader refuses unless the other one, or `instead`, is there."""
 
     one: Feature
     other: Feature
@@ -76,7 +78,7 @@ class Need(NamedTuple):
     instead: Feature | None = None
 
     def __str__(self) -> str:
-        return f"{self.one.value} needs .{self.other.value}(): {self.reason}; {self.remedy}"
+        return f"{self.reason}: {self.one.value} needs .{self.other.value}(); {self.remedy}"
 
 
 class RefusedError(ConfigError, AttributeError):
@@ -111,7 +113,7 @@ CONFLICTS: tuple[Conflict, ...] = (
     *_conflicts(
         [F.WHERE, F.FILTER, F.LENGTH],
         F.FROM_TORCH,
-        "items may depend on random numbers, and so would its results",
+        "an item may differ from epoch to epoch, because it may depend on random numbers",
         "choose or measure the items inside the PyTorch dataset",
     ),
     *_conflicts([F.COLLATE, F.PAD], F.COLLATE_FN, "the collate_fn makes the batches"),
@@ -153,16 +155,21 @@ CONFLICTS: tuple[Conflict, ...] = (
     *_conflicts(
         [F.PACK, F.WEIGHTED, F.BUCKETED, F.MAX_TOKENS],
         F.MIX,
-        "neither a mixture nor its sources can have it",
+        "a mixture decides by weights alone which samples come together",
         _LEAVE_OUT,
     ),
     *_conflicts(
         [*_LIMITS, F.LENGTH],
         F.MIX,
         "a mixture has no samples of its own",
-        "call it on the sources, before mix",
+        "call the verb on each source, before mix",
     ),
-    *_conflicts([F.EPOCH], F.MIX, "until= decides how long an epoch is", "call mix(until=...)"),
+    *_conflicts(
+        [F.EPOCH],
+        F.MIX,
+        "the option until of mix decides how long an epoch is",
+        "call mix(until=...)",
+    ),
     *_conflicts(
         [F.LANES], F.MIX, "each source has its own lanes", "call shuffle(lanes=...) on the sources"
     ),
@@ -179,7 +186,10 @@ CONFLICTS: tuple[Conflict, ...] = (
         [F.BATCH], F.SOURCE_OF_MIX, "the mixture decides the batches", "call batch on the mixture"
     ),
     *_conflicts(
-        [F.EPOCH], F.SOURCE_OF_MIX, "until= decides how long an epoch is", "call mix(until=...)"
+        [F.EPOCH],
+        F.SOURCE_OF_MIX,
+        "the option until of mix decides how long an epoch is",
+        "call mix(until=...)",
     ),
     *_conflicts(
         [F.PACK],
@@ -203,27 +213,32 @@ CONFLICTS: tuple[Conflict, ...] = (
         [F.STREAM],
         F.SOURCE_OF_MIX,
         "a stream has no end",
-        "mix the records where open_at reads them",
+        "mix the records in open_at",
     ),
     *_conflicts(
         [F.CHANGING_WEIGHTS],
         F.SOURCE_OF_MIX,
         "only the outermost mixture knows the step",
-        "give it the weights that change",
+        "give the changing weights to the outermost mix",
     ),
     *_conflicts(
         [F.SHUFFLE, *_LIMITS, F.LENGTH, F.PACK, F.WEIGHTED, F.EPOCH, F.BUCKETED, F.MAX_TOKENS],
         F.STREAM,
-        "nothing knows which records come, or how many",
-        "choose, mix and group the records where open_at reads them",
+        "the records of a stream, and their number, are not known beforehand",
+        "choose, mix and group the records in open_at",
     ),
     *_conflicts(
         [F.PARTIAL],
         F.STREAM,
-        "the records left at the end come with the next pass",
+        "records that do not fill a batch come in the next pass",
         "call batch(partial='drop')",
     ),
-    *_conflicts([F.TO_RAY], F.STREAM, "a Ray Dataset has an end", "iterate over a loader"),
+    *_conflicts(
+        [F.TO_RAY],
+        F.STREAM,
+        "a stream has no end, and a Ray Dataset has one",
+        "iterate over a loader",
+    ),
     *_conflicts(
         [F.EPOCHS],
         F.STREAM,
@@ -241,12 +256,15 @@ NEEDS: tuple[Need, ...] = (
         F.BATCH_SAMPLER,
     ),
     Need(
-        F.BUCKETED, F.LENGTH, "samples of similar length share a step", "call .length(field) first"
+        F.BUCKETED,
+        F.LENGTH,
+        "buckets are formed by the lengths of samples",
+        "call .length(field) first",
     ),
     Need(
         F.BUCKETED,
         F.SHUFFLE,
-        "it sorts samples inside the windows of a shuffle",
+        "buckets are formed inside the windows of a shuffle",
         "call .shuffle(seed)",
     ),
     Need(
@@ -256,19 +274,22 @@ NEEDS: tuple[Need, ...] = (
         "call .length(field) first",
     ),
     Need(
-        F.WEIGHTED, F.SHUFFLE, "repeats of a sample would follow each other", "call .shuffle(seed)"
+        F.WEIGHTED,
+        F.SHUFFLE,
+        "without a shuffle, repeats of a sample would follow each other",
+        "call .shuffle(seed)",
     ),
     Need(
         F.UNSTRATIFIED,
         F.SHUFFLE,
-        "its seed decides where each source comes",
+        "the seed of a shuffle decides the order of the sources",
         "call .shuffle(seed) on the mixture",
     ),
 )
 
 
 def find_conflict(features: Iterable[Feature]) -> Conflict | None:
-    """Return the first row of the table of which both features are there."""
+    """Return the first row of the table whose two features are both in `features`."""
     there = set(features)
     return next((row for row in CONFLICTS if row.one in there and row.other in there), None)
 
@@ -281,7 +302,7 @@ def refuse_conflicts(features: Iterable[Feature]) -> None:
 
 
 def check_complete(features: Iterable[Feature]) -> None:
-    """Raise ConfigError if a feature misses one that it needs, or two do not go together."""
+    """Raise ConfigError if a feature lacks one that it needs, or if two do not go together."""
     there = set(features)
     refuse_conflicts(there)
     for need in NEEDS:
@@ -303,11 +324,11 @@ def render_page() -> Iterator[str]:
     yield ""
     yield "## What does not go together"
     yield ""
-    yield from _table("this", "beside", CONFLICTS)
+    yield from _table("this call", "cannot be used with", CONFLICTS)
     yield ""
     yield "## What a loader needs"
     yield ""
-    yield from _table("this", "needs", NEEDS)
+    yield from _table("this call", "needs", NEEDS)
 
 
 def _table(one: str, other: str, rows: Iterable[Conflict | Need]) -> Iterator[str]:
@@ -327,12 +348,12 @@ _INTRODUCTION = """\
 
 <!-- Written by `python -m rayingest.build.compatibility docs/compatibility.md`; do not edit. -->
 
-Calls on a data set go together unless a row of this page says otherwise. A pair in the first table
-is refused with a `ConfigError` by the call that completes it; what the second table asks for is
-checked by `loader`. Each error names both calls, the reason and what works instead.
+All calls on a data set go together, except the pairs on this page. The second call of a pair in
+the first table raises a `ConfigError`. `loader` checks the second table. Each error gives the
+reason, both calls, and a call that works instead.
 
-A `mix` and a `stream` do not have the verbs that the table refuses beside them: completion does not
-show them, and a call is refused with the reason.""".splitlines()
+A mixture and a stream lack the verbs that the first table refuses for them: completion does not
+show these verbs, and calling one raises the reason.""".splitlines()
 
 
 if __name__ == "__main__":

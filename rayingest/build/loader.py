@@ -56,8 +56,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
     pool = options.get("pool")
     if pool is not None and options.get("workers", pool.workers) != pool.workers:
         raise ConfigError(
-            f"workers={options['workers']} beside a pool of {pool.workers}: the loader takes the "
-            "workers of the pool; leave one of them out"
+            f"the loader takes the workers of its pool: workers={options['workers']} cannot be "
+            f"used with a pool of {pool.workers} workers; leave one of them out"
         )
     for name in ("max_errors", "quarantine"):
         if options.get(name) is not None and options.get("on_error", "raise") == "raise":

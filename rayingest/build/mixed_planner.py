@@ -85,8 +85,8 @@ def make_mixed_planner(
     assert batching.size is not None
     if batching.partial != "drop" and len(recipe.weights or ()) > 1:
         raise ConfigError(
-            f"partial={batching.partial!r} beside weights that change at steps: an epoch's last "
-            "step has fewer rows, and weights count full steps; pass partial='drop'"
+            "weights that change at steps need full steps, and the last step of an epoch has fewer "
+            f"rows: partial={batching.partial!r}; pass partial='drop'"
         )
     subsets = {name: part.subset for name, part in scan_result.parts.items()}
     tree = _Tree(batching.size, {name: subset.num_samples for name, subset in subsets.items()})

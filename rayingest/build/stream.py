@@ -83,7 +83,7 @@ def make_stream(
     """Return a rank's stream of the data in a manifest, and its plan. Raises ConfigError."""
     if skip and planner.kind.no_skip:
         raise ConfigError(
-            f"on_error='skip' beside an order of kind {planner.kind.name!r}: {planner.kind.no_skip}"
+            f"{planner.kind.no_skip} (on_error='skip', in an order of kind {planner.kind.name!r})"
         )
     work = work.with_options(skip, choose_backend(image_backend))
     flag_valid = skip or planner.order.partial == "pad"

@@ -173,7 +173,7 @@ def test_mistakes_in_a_source_are_reported_with_their_lines(write: Write) -> Non
         )
     )
     for line in (
-        "the section 'read' beside 'mix': leave one of them out",
+        "the section 'read' cannot be used with 'mix': leave one of them out",
         "c.yaml:4: mix.sources.web.read.format: 'jsn' is unknown; formats: ",
         "c.yaml:5: mix.sources.code.batch: there is no such key; allowed: read, mix, ",
         "c.yaml:5: mix.sources.code.take: count=0: a whole number",

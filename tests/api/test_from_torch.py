@@ -361,23 +361,23 @@ class Broken(Pairs):
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).take(1),
-            r"take beside from_torch\(sampler=...\): the sampler decides which samples come",
+            r"the sampler decides .*: take cannot be used with from_torch\(sampler",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).skip(1),
-            r"skip beside from_torch\(sampler=...\): the sampler decides which samples come",
+            r"the sampler decides .*: skip cannot be used with from_torch\(sampler",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).split(0.5),
-            r"split beside from_torch\(sampler=...\): the sampler decides which samples come",
+            r"the sampler decides .*: split cannot be used with from_torch\(sampler",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).where("a > 1"),
-            r"where beside from_torch\(sampler=...\): the sampler decides which samples come",
+            r"the sampler decides .*: where cannot be used with from_torch\(sampler",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).filter(bool),
-            r"filter beside from_torch\(sampler=...\): the sampler decides which samples come",
+            r"the sampler decides .*: filter cannot be used with from_torch\(sampler",
         ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1]).batch(1, bucketed=True),
@@ -385,7 +385,7 @@ class Broken(Pairs):
         ),
         (
             lambda: ri.from_torch(Pairs(), collate_fn=list).batch(1, pad={"a": ri.Pad()}),
-            r"batch\(pad=...\) beside .*: the collate_fn makes the batches",
+            r"the collate_fn makes the batches: batch\(pad=...\) cannot be used with from_torch",
         ),
         (
             lambda: ri.from_torch(Pairs(), batch_sampler=[[1]]).batch(2),
@@ -395,7 +395,10 @@ class Broken(Pairs):
             lambda: batches(ri.from_torch(Pairs(), sampler=[N]).batch(1)),
             f"the data has indices from 0 to {N - 1}",
         ),
-        (lambda: ri.from_torch(Pairs(), generator=generator()), "generator without a sampler"),
+        (
+            lambda: ri.from_torch(Pairs(), generator=generator()),
+            r"from_torch\(generator=...\) has no sampler",
+        ),
         (
             lambda: ri.from_torch(Pairs(), sampler=[1], generator=17),
             "generator=17: a torch.Generator",

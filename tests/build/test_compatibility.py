@@ -186,7 +186,7 @@ CHOSEN = [feature for feature in Feature if feature not in NOT_CHOSEN]
 PAIRS = [pair for pair in itertools.combinations(CHOSEN, 2) if {*pair} not in NEVER]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: " beside ".join(f.name for f in pair))
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: " with ".join(f.name for f in pair))
 def test_a_pair_works_unless_the_table_refuses_it(
     pair: tuple[Feature, Feature], path: str, rows: list[dict[str, Any]]
 ) -> None:
@@ -234,7 +234,7 @@ def test_verbs_that_are_refused_are_not_there(path: str) -> None:
     for data in (mixture, stream):
         for name in verbs - set(dir(data)):
             assert not hasattr(data, name)
-            with pytest.raises(ri.ConfigError, match=f"{name} beside"):
+            with pytest.raises(ri.ConfigError, match=f"{name} cannot be used with"):
                 getattr(data, name)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             data.nothing  # noqa: B018

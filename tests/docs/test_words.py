@@ -18,7 +18,7 @@ _ORDINARY = {"cycle", "view"}
 
 def avoided() -> set[str]:
     """The words of the first column of the glossary's last table."""
-    table = GLOSSARY.read_text().partition("## Words that are avoided")[2]
+    table = GLOSSARY.read_text().partition("## Words that this project does not use")[2]
     cells = re.findall(r"(?m)^\| ([^|]+) \| [^|]+ \|$", table)[1:]
     return {word for cell in cells for word in cell.split(", ")} - _ORDINARY
 

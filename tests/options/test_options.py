@@ -234,10 +234,11 @@ def test_devices_are_named_as_pytorch_does(device: Any, tmp_path: Path) -> None:
 
 
 def test_a_pool_has_its_own_workers() -> None:
-    """Another number beside a pool is refused; the default and the same number are not."""
+    """A number that differs from the pool's is refused; the default and the same number are not."""
     pool = ri.Pool(3)
-    assert refused("loader", pool=pool, workers=2).startswith("workers=2 beside a pool of 3: ")
-    assert refused("loader", pool=pool, workers=0).startswith("workers=0 beside a pool of 3: ")
+    for workers in (0, 2):
+        words = f"its pool: workers={workers} cannot be used with a pool of 3 workers; leave one"
+        assert words in refused("loader", pool=pool, workers=workers)
     for agreeing in ({}, {"workers": 3}):
         assert refused("loader", pool=pool, rank=3, world_size=1, **agreeing).startswith(
             "rank 3 of world size 1"

@@ -125,7 +125,7 @@ def _check_keys(data: Mapping[str, Any], allowed: Sequence[str], mistakes: Mista
         if key not in allowed:
             mistakes.add((str(key),), unknown_key(str(key), allowed))
     if ("read" in data) == ("mix" in data):
-        both = "'read' beside 'mix': leave one of them out"
+        both = "'read' cannot be used with 'mix': leave one of them out"
         problem = both if "read" in data else "'read' (or 'mix') is missing"
         mistakes.add((), f"the section {problem}")
 

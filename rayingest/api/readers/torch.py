@@ -109,14 +109,14 @@ Version = Annotated[str, option_type("text", _word)]
 def _check_sampler(given: Mapping[str, Any]) -> None:
     if given.get("sampler") is not None and given.get("batch_sampler") is not None:
         raise ConfigError(
-            "from_torch: a batch_sampler has its own sampler: sampler beside batch_sampler; leave "
-            "one of them out"
+            "a batch_sampler has its own sampler: from_torch(sampler=...) cannot be used with "
+            "from_torch(batch_sampler=...); leave one of them out"
         )
     if given.get("generator") is not None and not (
         given.get("sampler") is not None or given.get("batch_sampler") is not None
     ):
         raise ConfigError(
-            "from_torch: nothing draws from the generator: generator without a sampler; give a "
+            "nothing draws from the generator: from_torch(generator=...) has no sampler; give a "
             "sampler, or call .shuffle(seed)"
         )
 

@@ -259,21 +259,27 @@ def test_states_identify_their_sources(folder: Path) -> None:
         ({"sources": {"a/b": web}}, "'a/b' is not a name"),
         (
             {"sources": {"a": lambda f: web(f).batch(3)}},
-            "'a': batch beside a source of mix: .*; call batch on the mixture",
+            "batch cannot be used in a source of mix; call batch on the mixture; the source is 'a'",
         ),
-        ({"sources": {"a": lambda f: web(f).epoch(passes=2)}}, "'a': epoch beside a source of mix"),
-        ({"sources": {"a": lambda f: web(f).pack(4)}}, "'a': pack beside a source of mix"),
+        (
+            {"sources": {"a": lambda f: web(f).epoch(passes=2)}},
+            "epoch cannot be used in a source of mix; .*'a'",
+        ),
+        (
+            {"sources": {"a": lambda f: web(f).pack(4)}},
+            "pack cannot be used in a source of mix; .*'a'",
+        ),
         (
             {"sources": {"a": lambda f: ri.stream(lambda name, offset: iter(()))}},
-            "'a': stream beside a source of mix: a stream has no end",
+            "a stream has no end: stream cannot be used in a source of mix; .*'a'",
         ),
         (
             {"sources": {"a": lambda f: ri.from_torch([1, 2], sampler=[1, 0])}},
-            r"'a': from_torch\(sampler=...\) beside a source of mix",
+            r"from_torch\(sampler=...\) cannot be used in a source of mix; .*'a'",
         ),
         (
             {"sources": {"a": lambda f: ri.mix({"b": web(f)}, {0: {"b": 1}, 3: {"b": 2}})}},
-            "'a': .*only the outermost mixture knows the step",
+            "only the outermost mixture knows the step: .*; the source is 'a'",
         ),
         ({"weights": {"web": 1}}, "the weight of 'code' is missing; give 0"),
         (
@@ -305,17 +311,26 @@ def test_wrong_sources_and_weights_are_refused(
     [
         (
             lambda data: data.where("i > 3"),
-            "where beside mix: .*; call it on the sources, before mix",
+            "where cannot be used with mix; call the verb on each source, before mix",
         ),
-        (lambda data: data.take(3), "take beside mix"),
-        (lambda data: data.split(0.5, 0.5), "split beside mix"),
-        (lambda data: data.pack(8), "pack beside mix: neither a mixture nor its sources"),
-        (lambda data: data.length("i"), "length beside mix"),
-        (lambda data: data.epoch(passes=2), r"epoch beside mix: until= decides"),
-        (lambda data: data.batch(4, bucketed=True), r"batch\(bucketed=True\) beside mix"),
-        (lambda data: data.batch(max_tokens=4), r"batch\(max_tokens=...\) beside mix"),
-        (lambda data: data.shuffle(1, lanes=2), r"shuffle\(lanes=...\) beside mix"),
-        (lambda data: data.to_ray(), "to_ray beside mix: a Ray Dataset is made of one source"),
+        (lambda data: data.take(3), "take cannot be used with mix"),
+        (lambda data: data.split(0.5, 0.5), "split cannot be used with mix"),
+        (lambda data: data.pack(8), "a mixture decides .*: pack cannot be used with mix"),
+        (lambda data: data.length("i"), "length cannot be used with mix"),
+        (
+            lambda data: data.epoch(passes=2),
+            r"until of mix decides .*: epoch cannot be used with mix",
+        ),
+        (
+            lambda data: data.batch(4, bucketed=True),
+            r"batch\(bucketed=True\) cannot be used with mix",
+        ),
+        (lambda data: data.batch(max_tokens=4), r"batch\(max_tokens=...\) cannot be used with mix"),
+        (lambda data: data.shuffle(1, lanes=2), r"shuffle\(lanes=...\) cannot be used with mix"),
+        (
+            lambda data: data.to_ray(),
+            "a Ray Dataset is made of one source: to_ray cannot be used with mix",
+        ),
         (lambda data: data.batch(4).loader(workers=0), r"stratified=False\) needs .shuffle\(\)"),
         (
             lambda data: data.batch(500).shuffle(1).loader(workers=0),
@@ -337,6 +352,6 @@ def test_mixtures_that_never_end_are_refused(folder: Path) -> None:
     ):
         mixed(folder, weights=weights, until="all").loader(workers=0)
     with pytest.raises(
-        ri.ConfigError, match=r"beside batch\(partial='pad' or 'short'\): weights that change"
+        ri.ConfigError, match=r"weights that change .*with batch\(partial='pad' or 'short'\)"
     ):
         mixed(folder, weights=weights).batch(8, partial="pad").loader(workers=0)

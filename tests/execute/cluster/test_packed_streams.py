@@ -210,9 +210,15 @@ def test_a_sample_of_another_length_is_an_error(lines: str, pool_of_1: ri.Pool) 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data.epoch(passes=2), "epoch beside pack"),
-        (lambda data: data.batch(6, collate=list), r"batch\(collate=...\) beside pack"),
-        (lambda data: data.batch(6, bucketed=True), r"batch\(bucketed=True\) beside pack"),
+        (lambda data: data.epoch(passes=2), "epoch cannot be used with pack"),
+        (
+            lambda data: data.batch(6, collate=list),
+            r"batch\(collate=...\) cannot be used with pack",
+        ),
+        (
+            lambda data: data.batch(6, bucketed=True),
+            r"batch\(bucketed=True\) cannot be used with pack",
+        ),
         (lambda data: data.batch(6, pad={"text": ri.Pad()}), "'text' is not packed"),
         (lambda data: data.batch(6, pad={"tokens": ri.Pad(side="left")}), "only the value"),
         (lambda data: data.shuffle(1, lanes=2), "lanes=2"),
@@ -231,7 +237,7 @@ def test_wrong_options_are_refused(lines: str, change: Any, said: str) -> None:
 
 def test_skipping_is_refused(lines: str) -> None:
     """A replacement would have another length."""
-    with pytest.raises(ri.ConfigError, match=r"on_error='skip'\) beside pack"):
+    with pytest.raises(ri.ConfigError, match=r"on_error='skip'\) cannot be used with pack"):
         packed(lines).loader(workers=0, on_error="skip")
 
 

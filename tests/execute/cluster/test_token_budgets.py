@@ -68,12 +68,12 @@ def test_another_number_of_ranks_is_refused(lines: str) -> None:
         (lambda data: data.batch(), "give one of them"),
         (
             lambda data: data.batch(max_tokens=96, bucketed=True),
-            r"batch\(bucketed=True\) beside batch\(max_tokens",
+            r"batch\(bucketed=True\) cannot be used with batch\(max_tokens",
         ),
-        (lambda data: data.epoch(samples=64), r"epoch beside batch\(max_tokens"),
+        (lambda data: data.epoch(samples=64), r"epoch cannot be used with batch\(max_tokens"),
         (
             lambda data: data.pack(16, "tokens").batch(max_tokens=96),
-            r"batch\(max_tokens=...\) beside pack",
+            r"batch\(max_tokens=...\) cannot be used with pack",
         ),
         (lambda data: data.batch(max_tokens=16), "17 long.*more than max_tokens=16"),
     ],
@@ -88,5 +88,5 @@ def test_lengths_are_needed(lines: str) -> None:
     """And `on_error="skip"` is refused: a replacement would have another length."""
     with pytest.raises(ri.ConfigError, match=r"needs \.length"):
         ri.read_json(lines).batch(max_tokens=96).loader(workers=0)
-    with pytest.raises(ri.ConfigError, match=r"on_error='skip'\) beside batch\(max_tokens"):
+    with pytest.raises(ri.ConfigError, match=r"on_error='skip'\) cannot be used with batch"):
         budgeted(lines).loader(workers=0, on_error="skip")

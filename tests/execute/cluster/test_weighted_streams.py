@@ -104,7 +104,10 @@ def test_weights_work_with_buckets_and_longer_epochs(table: str) -> None:
             r"sample 0 is -1.0; a weight must be a finite number of 0 or more",
         ),
         (lambda data: data.weighted([0] * SAMPLES).shuffle(), "come to 0"),
-        (lambda data: data.weighted("i").pack(4, "i").shuffle(), "weighted beside pack"),
+        (
+            lambda data: data.weighted("i").pack(4, "i").shuffle(),
+            "weighted cannot be used with pack",
+        ),
         (lambda data: data.map(noisy).weighted("i").shuffle(), "draws random numbers"),
         (
             lambda data: ri.mix({"a": data.weighted("i")}),
