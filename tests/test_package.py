@@ -26,8 +26,9 @@ def test_the_package_is_the_one_to_be_tested() -> None:
 def test_every_module_is_there() -> None:
     """Each folder is a package, and each module can be imported."""
     names = [found.name for found in pkgutil.walk_packages([str(FOLDER)], "rayingest.")]
-    files = {path for path in FOLDER.rglob("*.py") if path.name != "__init__.py"}
-    packages = {path.parent for path in files} - {FOLDER}
+    paths = set(FOLDER.rglob("*.py"))
+    files = {path for path in paths if path.name != "__init__.py"}
+    packages = {path.parent for path in paths} - {FOLDER}
     assert len(names) == len(files) + len(packages)
     for name in names:
         importlib.import_module(name)
