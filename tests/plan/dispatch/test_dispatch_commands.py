@@ -130,6 +130,18 @@ def test_the_step_due_waits_for_workers_reads_and_decodes() -> None:
     assert causes == ["workers", "read", "workers", "decode"]
 
 
+def test_a_step_waits_for_a_read_while_other_rows_of_it_are_decoded() -> None:
+    """Or for the decode, once all its blocks are there, though another decoder is idle."""
+    script = Script([100, 100], read_blocks=1, first_task_rows=1)
+    script.join(decoders=2)
+    script.start(make_step(0, 1))
+    assert decodes(script.read(0, 100)) == [[(0, 1)]]
+    assert script.dispatch.stall_cause() == "read"
+    script.decode(1, 10)
+    assert decodes(script.read(2, 100)) == [[(0, 1)]]
+    assert script.dispatch.stall_cause() == "decode"
+
+
 def test_the_step_due_waits_for_room_while_a_reader_is_idle() -> None:
     """Its block is wanted, and the store has not freed what is in its place."""
     script = Script([600, 600], inline_bytes=1)
@@ -152,7 +164,7 @@ def test_the_step_due_waits_for_a_read_while_another_block_has_no_room() -> None
 
 def test_a_ready_chunk_waits_for_room_while_a_decoder_is_idle() -> None:
     """While the store may free bytes it waits; then it is tried in the room there is."""
-    script = Script([600], inline_bytes=1)
+    script = Script([600], inline_bytes=1, read_ahead=1)
     script.join()
     script.start(make_step(*[0] * 50))
     script.state.release(100)

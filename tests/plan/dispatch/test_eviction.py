@@ -121,6 +121,24 @@ def test_a_chunk_of_several_blocks_is_never_tried_in_too_little_room() -> None:
     assert eviction.fits_output(chunk)
 
 
+@pytest.mark.parametrize(("max_bytes", "fits"), [(220, True), (219, False)])
+def test_the_step_due_may_take_the_room_of_later_outputs(max_bytes: int, fits: bool) -> None:
+    """These are given up: its blocks take 200 bytes, and its output takes 20."""
+    script = Script([100, 100], read_blocks=1)
+    script.join(decoders=0)
+    script.start(make_step(0, 1), make_step(1))
+    script.read(0, 100)
+    script.read(1, 100)
+    state, (due, later) = script.state, script.state.queue.chunks()
+    state.cache.stop_waiting(later)
+    later.finish()
+    later.task, later.index, later.output_bytes = 7, 0, 9
+    state.ledger.add_outputs(7, [9], 0)
+    state.ledger.max_bytes = max_bytes
+    assert Eviction(state).fits_output(due) is fits
+    assert state.take_commands() == [ev.Discard(7, (0,))]
+
+
 @pytest.mark.parametrize("reason", ["task", "decoding", "released"])
 def test_nothing_is_given_up_while_room_may_come(reason: str) -> None:
     """A task runs, or bytes are being freed."""

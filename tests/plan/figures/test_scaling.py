@@ -36,6 +36,13 @@ CASES: dict[str, tuple[Snapshot, int]] = {
     "waits for decoding, little work": (snapshot(wait=1, step=4, work=1, decode=1), 3),
     "waits for storage": (snapshot(wait=2.5, step=2.5, work=10, read=2.5), 2),
     "waits for room": (snapshot(wait=2.5, step=2.5, work=10, room=2, decode=0.5), 2),
+    "waits for decoding half the time": (
+        snapshot(wait=2.5, step=2.5, work=10, read=1.25, decode=1.25),
+        4,
+    ),
+    "waits for nothing known": (snapshot(wait=2.5, step=2.5, work=10), 2),
+    "waits in less than a second": (snapshot(wait=0.4, step=0.5, work=10, decode=0.4), 4),
+    "waits just as long as it may": (snapshot(wait=0.25, step=4.75, work=9, decode=0.25), 2),
     "waits a little": (snapshot(wait=0.1, step=4.9, work=9, decode=0.1), 2),
     "idle": (snapshot(work=1), 1),
     "busy enough": (snapshot(work=7), 2),
@@ -66,6 +73,15 @@ def test_removing_needs_patience_and_the_most_demanding_conclusion_counts() -> N
     assert [scaler.decide(seen, 5) for seen in fewer] == [5, 5, 2]
     busy = snapshot(5, work=25)
     assert [scaler.decide(seen, 5) for seen in [*fewer[:2], busy, *fewer]] == [5, 5, 5, 5, 5, 2]
+
+
+def test_a_conclusion_that_all_decoders_are_needed_restarts_the_count() -> None:
+    """So does a removal: the next one takes three conclusions again."""
+    scaler = Scaler(ScalingPolicy(1, 6))
+    fewer, enough = snapshot(5, work=8), snapshot(5, work=25)
+    seen = [fewer, enough, fewer, fewer, fewer]
+    assert [scaler.decide(each, 5) for each in seen] == [5, 5, 5, 5, 2]
+    assert [scaler.decide(snapshot(2, work=1), 2) for _ in range(3)] == [2, 2, 1]
 
 
 def test_slow_batches_are_evidence_too() -> None:
