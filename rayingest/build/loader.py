@@ -54,7 +54,7 @@ def _pool(value: Any) -> Any:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     pool = options.get("pool")
-    if pool is not None and options.get("workers", pool.workers) != pool.workers:
+    if pool is not None and options.get("workers") not in {None, pool.workers}:
         raise ConfigError(
             f"the loader takes the workers of its pool: workers={options['workers']} cannot be "
             f"used with a pool of {pool.workers} workers; leave one of them out"
@@ -74,7 +74,7 @@ def build_loader(
     *,
     rank: Count | None = None,
     world_size: Positive | None = None,
-    workers: Decoders = 2,
+    workers: Decoders | None = None,
     device: Device = "cpu",
     max_bytes: Bytes | None = None,
     prefetch: Count = 2,
@@ -102,9 +102,10 @@ def build_loader(
     Args:
         rank, world_size: both or neither. By default those of Ray Train, else of
             torch.distributed, else of the variables RANK and WORLD_SIZE, else 0 and 1.
-        workers: number of decoders of this rank, 1 CPU each. (least, most): start with the least,
-            and add decoders while the loop waits for batches. 0: do all work in this process,
-            without Ray.
+        workers: number of decoders of this loader alone, 1 CPU each. (least, most): start with
+            the least, and add decoders while the loop waits for batches. 0: do all work in this
+            process, without Ray. Default: all loaders of this process that name neither
+            `workers` nor `pool` share 2 decoders.
         device: where the tensors of a batch are.
         max_bytes: limit of the bytes in the object store for this loader. Default: this rank's
             share of 40 % of the node's store.

@@ -13,6 +13,7 @@ from rayingest.execute.cluster import resources
 from rayingest.execute.cluster.feeder import Feeder
 from rayingest.execute.cluster.metrics import RayMetrics
 from rayingest.execute.cluster.pool import Pool
+from rayingest.execute.cluster.shared_pool import Lease, lease_shared_pool
 from rayingest.execute.quarantine import Quarantine
 from rayingest.execute.stream import Stream
 from rayingest.monitor.autoscale import Autoscale
@@ -30,7 +31,7 @@ _READY_PART = 8
 class Workers:
     """The options of `loader` that concern workers."""
 
-    workers: int | tuple[int, int]
+    workers: int | tuple[int, int] | None
     pool: Pool | None
     max_bytes: int | None
     prefetch: int
@@ -49,27 +50,40 @@ def build_source(
 ) -> tuple[Feeder, LoaderWatch]:
     """Start the workers of a loader, or open its pool, and return the source of its batches."""
     limits = _limits(stream, plan, ranks, options.max_bytes, options.prefetch)
-    pool, workers = options.pool, options.workers
-    if pool is None:
-        least = workers if isinstance(workers, int) else workers[0]
-        pool = Pool(least, start_timeout=options.start_timeout)
-    autoscale = None if isinstance(workers, int) else Autoscale(pool, *workers)
+    lease = _lease(options)
+    workers = options.workers
+    autoscale = Autoscale(lease.pool, *workers) if isinstance(workers, tuple) else None
     watch = LoaderWatch(RayMetrics(ranks.rank), autoscale=autoscale)
-    pool.open(ranks.rank, ranks.world_size)
+    try:
+        lease.pool.open(ranks.rank, ranks.world_size)
+    except BaseException:
+        lease.end()
+        raise
     source = Feeder(
         stream,
-        pool,
+        lease,
         slots,
         limits,
         epochs=options.epochs,
         decode_timeout=options.decode_timeout,
-        owns_pool=options.pool is None,
         quarantine=quarantine,
         tick=watch.tick,
         span=watch.span,
     )
     resources.count_loader(source, ranks.rank)
     return source, watch
+
+
+def _lease(options: Workers) -> Lease:
+    """Return the pool of a loader: the user's, the process's shared one, or one of its own."""
+    workers = options.workers
+    if options.pool is not None:
+        return Lease(options.pool)
+    if workers is None:
+        return lease_shared_pool(options.start_timeout)
+    least = workers if isinstance(workers, int) else workers[0]
+    pool = Pool(least, start_timeout=options.start_timeout)
+    return Lease(pool, pool.close)
 
 
 def _limits(

@@ -127,6 +127,11 @@ class Connection:
         return os.getpid() == self._pid
 
     @property
+    def is_current(self) -> bool:
+        """Whether this is the process that made the connection, and its session is not over."""
+        return self.here and (self._session is None or self._session == _current_session())
+
+    @property
     def alive(self) -> bool:
         """Whether this process is still in the session it was bound to."""
         return self.here and self._session is not None and self._session == _current_session()

@@ -19,9 +19,10 @@ from typing import Any
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
 from rayingest.execute.cluster.assembly import assemble_batch
 from rayingest.execute.cluster.executor import Executor
-from rayingest.execute.cluster.pool import ActorHandle, Pool
+from rayingest.execute.cluster.pool import ActorHandle
 from rayingest.execute.cluster.reader import BLOCK_OVERHEAD
 from rayingest.execute.cluster.resources import uncount_loader
+from rayingest.execute.cluster.shared_pool import Lease
 from rayingest.execute.cluster.status import describe_failed
 from rayingest.execute.cluster.timings import Stalls
 from rayingest.execute.cluster.walk import Walk
@@ -60,12 +61,11 @@ class Feeder:
 
     Args:
         stream: what to make.
-        pool: the actors that read and decode.
+        lease: the pool of actors that read and decode; `close` ends the lease.
         buffers: where to put batches.
         limits: `max_bytes` and the number of batches to run ahead.
         epochs: the epoch to stop before; None: no limit.
         decode_timeout: seconds after which a decode ends together with its worker.
-        owns_pool: whether `close` closes the pool too.
         quarantine: receives the samples that the stream's work skips.
         tick: called after every event, and twice a second without events.
         span: receives the duration of finished work.
@@ -74,19 +74,19 @@ class Feeder:
     def __init__(
         self,
         stream: Stream,
-        pool: Pool,
+        lease: Lease,
         buffers: BufferPool,
         limits: Limits,
         *,
         epochs: int | None = None,
         decode_timeout: float = math.inf,
-        owns_pool: bool = False,
         quarantine: Quarantine | None = None,
         tick: Callable[[], None] = lambda: None,
         span: Span = no_span,
     ) -> None:
+        pool = lease.pool
         self._stream, self._pool, self._buffers, self._limits = stream, pool, buffers, limits
-        self._epochs, self._owns_pool, self._quarantine = epochs, owns_pool, quarantine
+        self._epochs, self._lease, self._quarantine = epochs, lease, quarantine
         self._tick, self._span = tick, span
         self._stalls = Stalls(time.monotonic)
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
@@ -187,7 +187,7 @@ class Feeder:
         }
 
     def close(self) -> None:
-        """End the thread, drop all references, and close the pool if it belongs to this feeder."""
+        """End the thread, drop all references, and end the lease of the pool."""
         if self._closed:
             return
         self._closed = True
@@ -198,8 +198,7 @@ class Feeder:
         self._post("close", None)
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
-        if self._owns_pool:
-            self._pool.close()
+        self._lease.end()
 
     # Any thread: the pool's and Ray's
 

@@ -34,6 +34,7 @@ from rayingest.execute.cluster.node_info import NodeInfo
 from rayingest.execute.cluster.reader import THREADS, Reader
 from rayingest.execute.cluster.resources import (
     count_cpus,
+    count_decoders,
     explain_no_decoder,
     store_bytes,
     total_cpus,
@@ -51,6 +52,8 @@ COOL_DOWN_SECONDS = 20.0
 
 _log = logging.getLogger("rayingest")
 _pools = itertools.count()
+_open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+"""The pools of this process."""
 
 
 @dataclass(eq=False)
@@ -140,7 +143,7 @@ class Pool:
         self._prefix = ""  # of the actors' names; "" until the pool is opened
         self._opened = 0.0
         self._one_by_one = False
-        self._closed = False
+        self._closed = self._failed = False
         self._logged_fewer = False
         # Ray runs callbacks on a thread of its own that must not call Ray, so this thread does.
         self._callbacks = ThreadPoolExecutor(1, "rayingest-pool")
@@ -163,6 +166,7 @@ class Pool:
             job = self.connection.bind()
             self._prefix = f"rayingest:{job}:rank{rank}:pool{next(_pools)}-{uuid.uuid4().hex[:4]}"
             self._opened = time.monotonic()
+            _open_pools.add(self)
             self.cpus, self.store_bytes = total_cpus(), store_bytes()
             self._one_by_one = self.cpus < self.workers * world_size
             if self._one_by_one:
@@ -209,6 +213,11 @@ class Pool:
             self._subscribers.discard(subscriber)
 
     @property
+    def is_usable(self) -> bool:
+        """Whether a loader can still use the pool: not closed, not failed, its session not over."""
+        return not (self._closed or self._failed) and self.connection.is_current
+
+    @property
     def actors(self) -> list[ActorHandle]:
         """The actors that run."""
         with self._lock:
@@ -227,7 +236,10 @@ class Pool:
             if running == self.workers or waited < self.start_timeout or self._logged_fewer:
                 return
             if not running and not self._failures:
-                raise WorkerError(explain_no_decoder(self.workers, waited, *count_cpus()))
+                held, own = count_decoders(), {pool._prefix for pool in _open_pools}
+                raise WorkerError(
+                    explain_no_decoder(self.workers, waited, *count_cpus(), held, own)
+                )
             self._logged_fewer = True
             _log.warning(
                 "continuing with %d of %d decoders; the others start as CPUs become free",
@@ -284,6 +296,7 @@ class Pool:
             if self._closed:
                 return
             self._closed = True
+            _open_pools.discard(self)
             handles = [*self._running.values(), *self._starting.values()]
             self._running.clear()
             self._starting.clear()
@@ -309,6 +322,7 @@ class Pool:
         self._failures = [then for then in self._failures if now - then < 60] + [now]
         if len(self._failures) <= MAX_FAILURES_A_MINUTE:
             return False
+        self._failed = True
         error = WorkerError(
             f"{len(self._failures)} workers failed within a minute; the last one was "
             f"{handle.name}: {failure.value}"

@@ -8,13 +8,19 @@ from __future__ import annotations
 import logging
 import shutil
 import weakref
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
+from ray._private.state import actors
 
 _SHARE = 0.4
 """The share of a node's store for the first loaders of its ranks; each further loader gets half."""
+_SHOWN_HOLDERS = 4
+"""Pools that an error names."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - Ray puts its object store there
 
 _log = logging.getLogger("rayingest")
@@ -37,17 +43,59 @@ def describe_cpus() -> str:
     return _describe(*count_cpus())
 
 
-def explain_no_decoder(asked: int, waited: float, total: float, free: float) -> str:
-    """Return why no decoder has started after `waited` seconds, and what would help."""
+def count_decoders() -> Counter[str]:
+    """Return how many decoders run in the whole cluster, by the prefix of their pool's names."""
+    running = actors(actor_state_name="ALIVE").values()
+    names = (actor["Name"].rpartition(":") for actor in running)
+    return Counter(
+        pool for pool, _, name in names if pool.startswith("rayingest:") and "decoder" in name
+    )
+
+
+def explain_no_decoder(
+    asked: int,
+    waited: float,
+    total: float,
+    free: float,
+    held: Mapping[str, int] = MappingProxyType({}),
+    own: Collection[str] = (),
+) -> str:
+    """Return why no decoder has started after `waited` seconds, who has the CPUs, and a way out.
+
+    `held`: decoders of other pools by the prefix of their names. `own`: the prefixes of this
+    process's pools.
+    """
     if free >= 1:  # Ray assigns a CPU before the process of the decoder exists
-        reason = "no decoder has started"
+        reason, holders = "no decoder has started", ""
         advice = "its process starts slowly: use a longer start_timeout"
     else:
-        reason, advice = "there is no free CPU for a decoder", "free CPUs or add nodes"
+        reason = "there is no free CPU for a decoder"
+        holders = _describe_holders(total - free, held, own)
+        advice = "free CPUs or add nodes"
+        if any(prefix in own for prefix in held):
+            advice = (
+                "let the loaders of this process share decoders (leave out workers=, or give them "
+                f"one pool=ri.Pool(...)), {advice}"
+            )
     return (
-        f"{reason} after {waited:.0f} s: {asked} decoders requested, {_describe(total, free)}; "
-        f"{advice}, or use workers=0 to decode in the training process"
+        f"{reason} after {waited:.0f} s: {asked} decoders requested, {_describe(total, free)}"
+        f"{holders}; {advice}, or use workers=0 to decode in the training process"
     )
+
+
+def _describe_holders(used: float, held: Mapping[str, int], own: Collection[str]) -> str:
+    """Return who has the CPUs in use: pools of this process, other pools, or other programs."""
+    parts = []
+    for prefix, number in sorted(held.items(), key=lambda item: (item[0] not in own, -item[1])):
+        who = "another pool of this process" if prefix in own else f"the pool {prefix}"
+        parts.append(f"{number} by decoders of {who}")
+    more = len(parts) - _SHOWN_HOLDERS
+    if more > 0:
+        parts[_SHOWN_HOLDERS:] = [f"some by decoders of {more} other pools"]
+    rest = used - sum(held.values())
+    if rest >= 1:
+        parts.append(f"{rest:g} by other actors and tasks")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def store_bytes() -> int:
