@@ -215,6 +215,15 @@ def test_the_first_decode_may_use_all_room_and_is_alone() -> None:
     assert decodes(script.decode(2, 10)) == [[(1, 1)], [(2, 1)]]
 
 
+def test_the_first_decode_of_an_earlier_start_delays_no_other() -> None:
+    """Its chunk is obsolete."""
+    script = Script([100], measured=False)
+    script.join(slots=2)
+    script.start(make_step(0))
+    assert decodes(script.read(0, 100)) == [[(0, 1)]]
+    assert decodes(script.start(make_step(0, 0))) == [[(0, 2)]]
+
+
 def test_no_step_is_decoded_too_far_ahead() -> None:
     """`decode_ahead` steps behind the one due are; a task begins only where enough are left."""
     script = Script([100], decode_ahead=3, read_ahead=9, first_task_rows=1, ready_batches=0)
