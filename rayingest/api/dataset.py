@@ -184,9 +184,10 @@ class Dataset(FiniteData[OneSource]):
         """Set the length of an epoch, instead of one pass through the data.
 
         Args:
-            samples: so many, rounded down to full batches; the next epoch goes on behind them.
+            samples: the number of samples, rounded down to full batches. The next epoch continues
+                with the samples that follow.
                 Needs `partial="drop"`.
-            passes: so many passes through the data, each in another order and with other random
+            passes: the number of passes through the data, each in another order and with other random
                 numbers.
         """
         length = {"samples": samples, "passes": passes}

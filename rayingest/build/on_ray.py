@@ -110,7 +110,7 @@ def _steps_ahead(stream: Stream, world_size: int) -> int:
     """Return how many steps are planned ahead.
 
     Half a window, so that the next window is there when this one ends (none if there is one block);
-    and at least so many rows that small steps share a task.
+    and at least enough rows that small steps share a task.
     """
     rows = max(1, stream.planner.order.samples_per_step // world_size)
     return max(_LEAST_AHEAD_STEPS, -(-_LEAST_AHEAD_ROWS // rows), stream.window_steps // 2)

@@ -54,7 +54,7 @@ _URLS = """\
 
 _SHARED = """\
     index: file or folder in which the index is cached. Default: the user's cache folder.
-    block_bytes: bytes to fetch at a time; a block holds about so many.
+    block_bytes: the approximate number of bytes of a block, which is fetched at a time.
     storage_options: for fsspec; never stored.
     cache_dir: folder of this node that caches blocks of remote shards, shared by all readers that
         name it.
