@@ -185,10 +185,9 @@ class Dataset(FiniteData[OneSource]):
 
         Args:
             samples: the number of samples, rounded down to full batches. The next epoch continues
-                with the samples that follow.
-                Needs `partial="drop"`.
-            passes: the number of passes through the data, each in another order and with other random
-                numbers.
+                with the samples that follow. Needs `partial="drop"`.
+            passes: the number of passes through the data, each in another order and with other
+                random numbers.
         """
         length = {"samples": samples, "passes": passes}
         return self._with(
