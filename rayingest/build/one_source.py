@@ -32,7 +32,7 @@ from rayingest.errors import ConfigError
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import SourceWork
 from rayingest.formats import get_format
-from rayingest.formats.indexing import IndexScan
+from rayingest.formats.protocol import IndexScan
 from rayingest.plan.order.kinds import OrderRequest, build
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner, RankSlice
@@ -138,7 +138,7 @@ class OneSource(Description):
         """
         with log_if_slow("listing the shards"):
             cache = self.source.index_cache()
-        manifest = run_scan(IndexScan.of(cache), rank, on_ray, shown)
+        manifest = run_scan(IndexScan(cache, get_format(cache.format_name)), rank, on_ray, shown)
 
         def compute(statistic: SampleStatistic) -> np.ndarray:
             scan = StatisticScan(statistic, manifest, cache, self.work)

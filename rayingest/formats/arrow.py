@@ -24,12 +24,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.huggingface import convert_features
 from rayingest.formats.index_json import Entry, list_indexed
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
+    BlockBuilder,
     Columns,
     Format,
     Options,
@@ -39,7 +39,7 @@ from rayingest.formats.protocol import (
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import Listing, Urls
+from rayingest.storage.listing import Listing, Urls
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 

@@ -19,7 +19,7 @@ import zstandard
 
 from rayingest.errors import ConfigError
 from rayingest.formats.protocol import Options, Shard
-from rayingest.storage.listing import within_url
+from rayingest.storage.file_info import within_url
 
 EXPANSION = "max_expansion"
 """The option: the largest allowed ratio of a shard's size to its compressed size."""

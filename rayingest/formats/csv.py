@@ -21,21 +21,22 @@ import pyarrow as pa
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from rayingest.errors import ConfigError
-from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.lines import LineFinder, Quotes
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
+    BlockBuilder,
     Columns,
     Format,
     Shard,
     check_columns,
     check_samples,
+    single_block,
 )
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.file_info import within_url
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import within_url
 
 TYPES, NAMES, DELIMITER = "types", "names", "delimiter"
 """The options: types by column; column names, if shards do not begin with them; the delimiter."""

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError
-from rayingest.formats.blocks import single_block
 from rayingest.formats.columns import nullable_column
 from rayingest.formats.file_groups import File, group_files, parse_group
 from rayingest.formats.protocol import (
@@ -29,12 +28,13 @@ from rayingest.formats.protocol import (
     Shard,
     check_columns,
     raw_table,
+    single_block,
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
+from rayingest.storage.listing import Listing, Urls, find_shards
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import Listing, Urls, find_shards
 from rayingest.transforms.images.pixels import EXTENSIONS
 
 SUFFIXES = "suffixes"

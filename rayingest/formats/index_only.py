@@ -14,7 +14,7 @@ import pyarrow as pa
 from rayingest.formats.protocol import NUMBER, Block, Columns, Format, Options, Shard
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import Listing, Urls
+from rayingest.storage.listing import Listing, Urls
 
 
 class _IndexOnly(Format):

@@ -27,7 +27,7 @@ from rayingest.formats.protocol import (
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import Listing, Urls
+from rayingest.storage.listing import Listing, Urls
 
 SAMPLE = "sample"
 """The column of samples, in the form that the source gives them."""

@@ -14,19 +14,20 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.json_columns import typed_columns
 from rayingest.formats.lines import LineFinder
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
+    BlockBuilder,
     Columns,
     Format,
     Shard,
     check_columns,
     check_samples,
     raw_table,
+    single_block,
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column

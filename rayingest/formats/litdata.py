@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.formats.arrow import index_part, read_part
-from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import Bytes, bytes_column, lists_column, number_column
 from rayingest.formats.compression import EXPANSION, decompress
 from rayingest.formats.index_json import (
@@ -38,10 +37,20 @@ from rayingest.formats.offset_table import (
     samples_table,
     split_list,
 )
-from rayingest.formats.protocol import OFFSET, Block, Columns, Format, Options, Shard, check_columns
+from rayingest.formats.protocol import (
+    OFFSET,
+    Block,
+    BlockBuilder,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    check_columns,
+    single_block,
+)
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import Listing, Urls
+from rayingest.storage.listing import Listing, Urls
 
 _COMPRESSED = ".zstd.bin"
 _FRAMED = b"LDFZ01"

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError
-from rayingest.formats.blocks import BlockBuilder
 from rayingest.formats.columns import bytes_column
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
+    BlockBuilder,
     Columns,
     Format,
     Shard,

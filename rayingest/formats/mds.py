@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError
-from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import (
     Bytes,
     array_encoding,
@@ -39,10 +38,18 @@ from rayingest.formats.offset_table import (
     samples_table,
     split_list,
 )
-from rayingest.formats.protocol import Block, Columns, Format, Options, Shard
+from rayingest.formats.protocol import (
+    Block,
+    BlockBuilder,
+    Columns,
+    Format,
+    Options,
+    Shard,
+    single_block,
+)
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import Listing, Urls
+from rayingest.storage.listing import Listing, Urls
 from rayingest.util.optional import import_optional
 
 CHECK_HASHES = "check_hashes"

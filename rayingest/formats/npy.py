@@ -23,12 +23,11 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError
 from rayingest.formats.arrays import check_rows, row_blocks, row_bytes, rows_table
-from rayingest.formats.blocks import single_block
 from rayingest.formats.compression import EXPANSION, check_growth
-from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
+from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns, single_block
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.file_info import within_url
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import within_url
 
 ARRAY = "array"
 

@@ -1,27 +1,34 @@
-"""Define a format: what it offers, what it is given, and the columns of its raw tables.
+"""Define a format: what it offers, what it is given, and how an index is made with it.
 
 A raw table holds one row per sample, undecoded and in file order. Its column `__offset__` (int64)
 gives the place of each sample, and its schema metadata `shard` the URL without credentials. If the
 samples are of different files, `__file__` (string) has the URL of each file; if some of those files
 cannot be read, `__fault__` (string) says why, and is null for the others. Formats own no policy:
 they find blocks and read them.
+
+A manifest is built shard by shard: `index_shard` is a pure function of its arguments and the shard,
+so that it runs in a thread or in a task, in any order. `storage.index_cache` caches the manifest.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.columns import with_encodings
-from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES, Manifest, ShardBlocks
 from rayingest.storage.files import Storage
+from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.listing import Listing, Urls, list_shards
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import Listing, Urls, list_shards
 
 OFFSET, FILE, FAULT = "__offset__", "__file__", "__fault__"
 NUMBER = "__number__"
@@ -161,3 +168,120 @@ def raw_table(
     """Return a table that names its shard; `encodings` by column, as in `columns`."""
     table = pa.table(dict(columns)).replace_schema_metadata({b"shard": shard.safe_url.encode()})
     return with_encodings(table, encodings) if encodings else table
+
+
+class BlockBuilder:
+    """Cut the samples of a shard into blocks: greedily, in file order.
+
+    A block ends when it spans `block_bytes` of the file or holds 1,024 samples.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._begin, self._end, self._samples, self._nbytes = (array("q") for _ in range(4))
+        self._open = False
+
+    def add(self, begin: int, end: int, nbytes: int, samples: int = 1) -> None:
+        """Add the next samples, which stay in one block.
+
+        `begin`, `end`: their range in the file. `nbytes`: their bytes in memory.
+        """
+        if self._open:
+            self._end[-1] = end
+            self._samples[-1] += samples
+            self._nbytes[-1] += nbytes
+        else:
+            self._begin.append(begin)
+            self._end.append(end)
+            self._samples.append(samples)
+            self._nbytes.append(nbytes)
+        self._open = (
+            end - self._begin[-1] < self._block_bytes and self._samples[-1] < MAX_BLOCK_SAMPLES
+        )
+
+    def extend(self, begins: np.ndarray, ends: np.ndarray, nbytes: np.ndarray) -> None:
+        """Add samples one by one; int64[n] each for begins, ends and bytes in memory."""
+        totals = np.concatenate([[0], np.cumsum(nbytes)])
+        at = 0
+        while at < len(begins):
+            start, held = (
+                (self._begin[-1], self._samples[-1]) if self._open else (int(begins[at]), 0)
+            )
+            by_bytes = int(np.searchsorted(ends, start + self._block_bytes)) + 1
+            upto = min(max(by_bytes, at + 1), at + MAX_BLOCK_SAMPLES - held, len(begins))
+            self.add(
+                int(begins[at]), int(ends[upto - 1]), int(totals[upto] - totals[at]), upto - at
+            )
+            at = upto
+
+    def finish(self) -> ShardBlocks:
+        """Return all blocks."""
+        columns = (self._begin, self._end, self._samples, self._nbytes)
+        return ShardBlocks(*(np.array(column, np.int64) for column in columns))
+
+
+def single_block(size: int, samples: int, nbytes: int) -> ShardBlocks:
+    """Return a whole shard as one block, or no block if it has no samples."""
+    columns = ([0], [size], [samples], [nbytes]) if samples else ([], [], [], [])
+    return ShardBlocks(*(np.array(column, np.int64) for column in columns))
+
+
+def index_shard(format_: Format, shard: Shard, block_bytes: int) -> ShardBlocks:
+    """Return the blocks of one shard. DataError for a damaged shard or one of another size."""
+    check_options(format_, shard.options)
+    with shard.storage.translate_errors(shard.url, "index"):
+        return format_.index(shard, block_bytes)
+
+
+def build_manifest(listing: Listing, blocks_per_shard: Sequence[ShardBlocks]) -> Manifest:
+    """Return the manifest of all shards, in the order of the listing.
+
+    ConfigError if no shard has a sample.
+    """
+    if len(blocks_per_shard) != len(listing):
+        raise ValueError(f"{len(blocks_per_shard)} shards indexed of {len(listing)} listed")
+    manifest = Manifest.join(
+        listing.root, listing.paths, listing.sizes, listing.marks, blocks_per_shard
+    )
+    if not manifest.num_samples:
+        raise ConfigError(
+            f"there is no sample in any of the {len(listing)} shards in {redact(listing.root)}"
+        )
+    return manifest
+
+
+@dataclass(frozen=True)
+class IndexScan:
+    """The manifest as a `Scan`: a part is a shard."""
+
+    cache: IndexCache
+    format: Format
+
+    @property
+    def name(self) -> str:
+        return "index"
+
+    @property
+    def key(self) -> str:
+        return self.cache.key
+
+    @property
+    def is_light(self) -> bool:
+        return not self.format.opens_shards
+
+    def load(self) -> Manifest | None:
+        return self.cache.load()
+
+    def save(self, value: Manifest) -> None:
+        self.cache.save(value)
+
+    def parts(self) -> list[Callable[[], ShardBlocks]]:
+        cache, listing = self.cache, self.cache.listing
+        shards = (
+            Shard(cache.storage, listing.url(i), int(listing.sizes[i]), cache.strict, cache.options)
+            for i in range(len(listing))
+        )
+        return [partial(index_shard, self.format, shard, cache.block_bytes) for shard in shards]
+
+    def join(self, results: Sequence[ShardBlocks]) -> Manifest:
+        return build_manifest(self.cache.listing, results)

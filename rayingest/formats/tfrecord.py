@@ -24,18 +24,19 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError
-from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.columns import bytes_column
 from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
+    BlockBuilder,
     Columns,
     Format,
     Shard,
     check_columns,
     check_samples,
     raw_table,
+    single_block,
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.util.optional import import_optional

@@ -22,33 +22,36 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.formats.blocks import BlockBuilder, single_block
 from rayingest.formats.compression import EXPANSION, compression_of, decompress
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
+    BlockBuilder,
     Columns,
     Format,
     Options,
     Shard,
     check_samples,
     raw_table,
+    single_block,
 )
 from rayingest.formats.tar import (
     BufferSource,
     FileSource,
     Member,
     StreamSource,
+    blame_foreign_index,
     check_end,
     next_member,
+    read_foreign_index,
 )
-from rayingest.formats.tar_index import blame_foreign_index, read_foreign_index
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column, text_column
 from rayingest.storage.files import Storage
-from rayingest.storage.pipes import is_pipe, stream_output
+from rayingest.storage.listing import Listing, Urls, list_shards
+from rayingest.storage.local_files import is_pipe
+from rayingest.storage.pipes import stream_output
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import Listing, Urls, list_shards
 
 KEY = "__key__"
 

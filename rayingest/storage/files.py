@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, TypeVar
 
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage import local_files
-from rayingest.storage.deadline import run_within
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import (
     PERMANENT,
@@ -32,8 +32,13 @@ from rayingest.storage.failures import (
     status_of,
     storage_errors,
 )
-from rayingest.storage.filesystems import filesystem_of, fresh_info, protocols, read_whole_if_exists
-from rayingest.storage.listing import mark_of
+from rayingest.storage.filesystems import (
+    filesystem_of,
+    fresh_info,
+    mark_of,
+    protocols,
+    read_whole_if_exists,
+)
 from rayingest.storage.local_files import FirstTimes, local_path
 from rayingest.storage.ranges import RangeFile, coalesce, slice_spans
 from rayingest.storage.redact import redact, redact_text
@@ -44,6 +49,7 @@ LOCAL_BUFFER = 64 << 10
 REMOTE_BUFFER = 4 << 20
 _TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
+_IDLE_S = 2.0
 
 _counting = threading.Lock()
 
@@ -254,7 +260,7 @@ class Storage:
 
     def _with_deadline(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
         """Run as `call` does; each try has half of the deadline, in another thread."""
-        return self.call(url, lambda: run_within(self.deadline / 2, operation), doing)
+        return self.call(url, lambda: _run_within(self.deadline / 2, operation), doing)
 
     def call(self, url: str, operation: Callable[[], T], doing: str = "read") -> T:
         """Return `operation()`, with retries.
@@ -370,3 +376,60 @@ class Counters:
         return Counters(
             *(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True))
         )
+
+
+class _Helper:
+    """A thread that runs one operation after the other, until it is `abandoned`.
+
+    A thread that is done serves the next operation, since a thread per read costs more than a small
+    read. It ends after some idle time.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self.abandoned = False
+        threading.Thread(target=self._run, name="rayingest-storage", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self.abandoned:
+            try:
+                task = self.tasks.get(timeout=_IDLE_S)
+            except Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:  # taken just now, or abandoned
+                    continue
+                return
+            try:
+                self.answers.put((task(), None))
+            except BaseException as error:  # the caller raises it, whatever it is
+                self.answers.put((None, error))
+            del task
+
+
+_idle: list[_Helper] = []
+os.register_at_fork(after_in_child=_idle.clear)  # a child has none of their threads
+
+
+def _run_within(seconds: float, operation: Callable[[], T]) -> T:
+    """Return `operation()`, run in another thread.
+
+    TimeoutError after `seconds`; the thread is then abandoned, and ends by itself.
+    """
+    try:
+        helper = _idle.pop()
+    except IndexError:
+        helper = _Helper()
+    helper.tasks.put(operation)
+    try:
+        result, error = helper.answers.get(timeout=seconds)
+    except BaseException as interruption:
+        helper.abandoned = True
+        if isinstance(interruption, Empty):
+            raise TimeoutError(f"no answer within {seconds:g} s") from None
+        raise
+    _idle.append(helper)
+    if error is not None:
+        raise error
+    return result  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ import logging
 import re
 import traceback
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import fsspec.core
@@ -27,6 +28,9 @@ _S3_WITH_USER = re.compile(r"(^|::)s3a?://(?!arn:)[^/]*(@|:(?!\d+/).*@)")
 
 s3fs would take both for the bucket's name, and log it.
 """
+
+# Best first: what changes with the contents comes before what changes with a write.
+_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -63,6 +67,18 @@ def fresh_info(fs: Any, name: str) -> dict[str, Any]:
     """Return the current info of a file, without the filesystem's cached listing."""
     fs.invalidate_cache(fs._parent(name))
     return dict(fs.info(name))
+
+
+def mark_of(info: dict[str, Any]) -> str:
+    """Return the mark in fsspec's info of a file."""
+    for name in _MARKS:
+        value = info.get(name)
+        if isinstance(value, datetime):
+            value = value.timestamp()
+        if value not in {None, ""}:
+            # Some storages give a float in a listing and a date in the info of one file.
+            return f"{value:.6f}" if isinstance(value, float) else str(value).strip('"')
+    return ""
 
 
 _LOGGERS = (

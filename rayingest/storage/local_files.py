@@ -32,10 +32,15 @@ class FirstTimes:
         return first not in {None, found.st_mtime_ns}
 
 
+def is_pipe(url: str) -> bool:
+    """Return whether the URL names a command instead of a file."""
+    return url.startswith(PIPE)
+
+
 def local_path(url: str) -> str | None:
     """Return the absolute path of a local file's URL or path, None for any other URL."""
     scheme, separator, rest = url.partition("://")
-    if url.startswith(PIPE) or (separator and scheme not in {"file", "local"}):
+    if is_pipe(url) or (separator and scheme not in {"file", "local"}):
         return None
     path = os.path.abspath(rest if separator else os.path.expanduser(url))  # noqa: PTH100, PTH111
     # A chain has a URL or a bare protocol (no slash) before "::"; an existing file is no chain.

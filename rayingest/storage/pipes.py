@@ -15,14 +15,10 @@ import subprocess
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import product
 from typing import IO
-
-import bracex
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import UNKNOWN_SIZE, FileInfo
 from rayingest.storage.redact import PIPE, redact, redact_text
 
 _CHUNK = 1 << 20
@@ -30,12 +26,6 @@ _SHOWN_STDERR = 300
 _SECRET_VARIABLE = re.compile(
     r"secret|token|passw|key|sas|credential|connection_string|auth", re.IGNORECASE
 )
-_NUMBERS = re.compile(r"(\{\d+\.\.\d+\})")
-
-
-def is_pipe(url: str) -> bool:
-    """Return whether the URL names a command instead of a file."""
-    return url.startswith(PIPE)
 
 
 def check_allowed(storage: Storage, url: str) -> None:
@@ -45,19 +35,6 @@ def check_allowed(storage: Storage, url: str) -> None:
             f"{redact(url)!r} would run a shell command, which is refused by default: give a path "
             "or URL, or, if you trust the command, read_webdataset(..., allow_pipe=True)"
         )
-
-
-def list_commands(storage: Storage, url: str) -> list[FileInfo]:
-    """Return one shard per command.
-
-    A number range such as `{000..009}` gives several commands; other braces are the shell's.
-    """
-    check_allowed(storage, url)
-    parts = [
-        list(bracex.iexpand(part)) if _NUMBERS.fullmatch(part) else [part]
-        for part in _NUMBERS.split(url)
-    ]
-    return [FileInfo("".join(chosen), UNKNOWN_SIZE, "") for chosen in product(*parts)]
 
 
 def stream_output(storage: Storage, url: str) -> Generator[bytes, None, None]:

@@ -13,15 +13,15 @@ from typing import Any
 
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.storage.failures import real_error
-from rayingest.storage.files import Storage
-from rayingest.storage.listing import (
+from rayingest.storage.file_info import (
     FileInfo,
     closest_names,
     common_prefix,
     ends_in,
-    mark_of,
     refuse_lost_folders,
 )
+from rayingest.storage.files import Storage
+from rayingest.storage.filesystems import mark_of
 from rayingest.storage.redact import redact
 
 _AT_ONCE = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rayingest.formats.blocks import BlockBuilder, single_block
+from rayingest.formats.protocol import BlockBuilder, single_block
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 100, 5000, 1 << 40])

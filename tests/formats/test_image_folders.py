@@ -19,8 +19,8 @@ from rayingest.errors import DataError
 from rayingest.formats import files
 from rayingest.formats.file_groups import group_files, parse_group
 from rayingest.formats.protocol import Shard
+from rayingest.storage.file_info import FileInfo
 from rayingest.storage.files import Storage
-from rayingest.storage.listing import FileInfo
 from rayingest.transforms.raw_block import RawBlock
 
 

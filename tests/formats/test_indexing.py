@@ -12,13 +12,12 @@ import pytest
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats import FORMATS, get_format
-from rayingest.formats.indexing import IndexScan, build_manifest, index_shard
-from rayingest.formats.protocol import Shard
+from rayingest.formats.protocol import IndexScan, Shard, build_manifest, index_shard
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.files import Storage
 from rayingest.storage.index_cache import IndexCache
+from rayingest.storage.listing import Listing, list_shards
 from rayingest.storage.scan import run_parts
-from rayingest.storage.urls import Listing, list_shards
 
 SUFFIXES = get_format("json_lines").suffixes
 
@@ -29,7 +28,7 @@ def write(folder: Path, counts: list[int]) -> None:
 
 
 def indexed(listing: Listing, **kwargs: Any) -> Manifest:
-    scan = IndexScan.of(IndexCache(listing, "json_lines", 20))
+    scan = IndexScan(IndexCache(listing, "json_lines", 20), get_format("json_lines"))
     return scan.join(run_parts(scan.parts(), **kwargs))
 
 

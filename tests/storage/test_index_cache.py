@@ -16,7 +16,7 @@ from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.storage import index_cache
 from rayingest.storage.index_cache import IndexCache, node_lock
-from rayingest.storage.urls import Listing
+from rayingest.storage.listing import Listing
 
 LISTING = Listing("/data/", ("a.tar", "b.tar"), (1000, 2000), ("17", "18"))
 

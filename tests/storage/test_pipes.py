@@ -11,8 +11,8 @@ import pytest
 import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
-from rayingest.storage.pipes import list_commands, stream_output
-from rayingest.storage.urls import list_shards
+from rayingest.storage.listing import list_commands, list_shards
+from rayingest.storage.pipes import stream_output
 from tests.support.streams import Step, rows, write_shards
 
 ALLOWED = Storage(allow_pipe=True, deadline=20.0)

@@ -9,7 +9,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import list_shards
+from rayingest.storage.listing import list_shards
 from tests.support.s3_server import KEY, SECRET, S3Server
 from tests.support.streams import augment, run, write_shards
 from tests.support.web import WebServer

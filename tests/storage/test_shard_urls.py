@@ -14,8 +14,8 @@ import pytest
 import rayingest as ri
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage.files import Storage
+from rayingest.storage.listing import Listing, list_shards
 from rayingest.storage.local_files import local_path
-from rayingest.storage.urls import Listing, list_shards
 
 SUFFIXES = (".tar", ".tar.gz")
 

@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from rayingest.errors import ConfigError, DataError
 from rayingest.storage import local_files
 from rayingest.storage.files import Storage
-from rayingest.storage.urls import find_shards
+from rayingest.storage.listing import find_shards
 
 DATA = bytes(range(256)) * 40
 

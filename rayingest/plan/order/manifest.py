@@ -2,7 +2,7 @@
 
 A block is the smallest unit that a reader fetches, and parses on its own. The manifest is a handful
 of arrays, so that a million blocks cost tens of megabytes and no Python objects. It owns no I/O:
-`formats.indexing` builds it, `storage` caches it.
+`formats.protocol` builds it, `storage` caches it.
 """
 
 from __future__ import annotations

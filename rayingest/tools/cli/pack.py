@@ -23,13 +23,12 @@ from rayingest.build.one_source import OneSource, ScanResult
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.execute.stream import spans_of
 from rayingest.formats import get_format
-from rayingest.formats.indexing import index_shard
-from rayingest.formats.protocol import Shard
+from rayingest.formats.protocol import Shard, index_shard
 from rayingest.plan.order.subset import subset_mark
 from rayingest.storage.files import Storage
+from rayingest.storage.listing import may_include
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import may_include
 from rayingest.tools.cli.parquet_columns import schema_of
 from rayingest.tools.cli.parts import SUFFIXES, Layout, Part, block_of
 from rayingest.tools.cli.shard_files import write_parquet, write_tar

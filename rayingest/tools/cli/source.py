@@ -26,12 +26,11 @@ from rayingest.api.readers import READERS
 from rayingest.build.one_source import OneSource
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, SourceWork, Span, Work
-from rayingest.formats.indexing import index_shard
-from rayingest.formats.protocol import Shard
+from rayingest.formats.protocol import Shard, index_shard
 from rayingest.options import describe_allowed
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.listing import Listing
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import Listing
 from rayingest.transforms.images.jpeg import choose_backend
 from rayingest.transforms.run_stages import Samples
 

@@ -24,9 +24,9 @@ from rayingest.build.statistic import SampleStatistic
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
 from rayingest.storage.files import Storage
+from rayingest.storage.listing import Listing
 from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
-from rayingest.storage.urls import Listing
 
 AnyData = TypeVar("AnyData", bound=Data[Any])
 

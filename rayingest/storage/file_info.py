@@ -1,0 +1,88 @@
+"""Describe the files of a listing, and answer questions about URLs for every kind of listing."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from rayingest.errors import ConfigError
+from rayingest.storage.redact import redact
+
+UNKNOWN_SIZE = -1
+"""The size of what no listing describes: the output of a command."""
+
+_SHOWN = 5
+_COMPARED = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file: its URL, its size in bytes (or `UNKNOWN_SIZE`) and its mark.
+
+    The mark changes when the file is written again; "" if unknown.
+    """
+
+    url: str
+    size: int
+    mark: str
+
+
+def has_wildcard(path: str) -> bool:
+    """Return whether the path is a glob."""
+    return re.search(r"[*?\[]", path) is not None
+
+
+def common_prefix(first: str, second: str) -> str:
+    """Return the longest common begin of two texts."""
+    return os.path.commonprefix([first, second])  # noqa: RUF071 (by letters, not by folders)
+
+
+def within_url(url: str) -> str:
+    """Return a URL up to its query (web addresses) and up to the storage it is chained to."""
+    start = url.find("://") + 3 if "://" in url else 0
+    end = (
+        re.compile(r"\?|::").search(url, start)
+        if re.match(r"https?://", url)
+        else re.compile("::").search(url, start)
+    )
+    return url[: end.start()] if end and start else url
+
+
+def ends_in(url: str, suffixes: Sequence[str]) -> bool:
+    """Return whether the file's name ends in one of the suffixes, ignoring case."""
+    return within_url(url).lower().endswith(tuple(suffixes))
+
+
+def refuse_lost_folders(
+    folders: Iterable[str], matches: Collection[str], suffixes: Sequence[str]
+) -> None:
+    """Raise ConfigError for a folder with a shard's suffix that a glob matches.
+
+    It is allowed if the glob also matches something in it.
+    """
+    alike = [] if "" in suffixes else [folder for folder in folders if ends_in(folder, suffixes)]
+    ordered = sorted(matches) if alike else []
+    for folder in alike:
+        after = bisect.bisect(ordered, folder + "/")
+        if not any(name.startswith(folder + "/") for name in ordered[after : after + 1]):
+            raise ConfigError(
+                f"{redact(folder)} is a folder, and a glob takes files only: name the folder "
+                "itself, match the files in it, or remove it"
+            )
+
+
+def closest_names(wanted: str, names: Collection[str], suffixes: Sequence[str]) -> list[str]:
+    """Return a few of a folder's names: similar ones, else shards first and hidden names last."""
+    by_lower = {name.lower(): name for name in sorted(names)}
+    place = bisect.bisect(ordered := sorted(by_lower), wanted.lower())
+    around = ordered[max(0, place - _COMPARED) : place + _COMPARED]
+    near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), around, n=_SHOWN)]
+    rest = sorted(
+        names,
+        key=lambda name: (name.startswith("."), not ends_in(name, suffixes), "." in name, name),
+    )
+    return near or rest[:_SHOWN]
