@@ -54,6 +54,15 @@ def test_file_order_is_the_same_in_every_epoch() -> None:
         ]
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_blocks_without_samples_are_passed_over(seed: int | None) -> None:
+    """A pass over one sample in nine blocks has that sample; an empty block has no position."""
+    samples = np.zeros(9, np.int64)
+    samples[4] = 1
+    block, nth = PassSequence(samples, seed, 0).locate(np.array([0]))
+    assert (block.tolist(), nth.tolist()) == ([4], [0])
+
+
 def test_one_block_still_begins_elsewhere_in_every_epoch() -> None:
     """Rotation moves what permuting few blocks leaves in place."""
     made = Order(1_000, 10, "drop", 3, 1, 1)

@@ -264,3 +264,32 @@ def test_a_stream_refuses_a_state_that_it_cannot_go_on_from(
     with pytest.raises(StateError, match=message):
         codec.position(state | entry)
     assert offsets.at(0) == encode_mark(0, [None])
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (
+            STATE | {"fingerprint": "0"},
+            "fingerprint: the state has '0', this loader '00ff00ff00ff00ff'",
+        ),
+        (
+            STATE | {"image_backend": "pillow"},
+            "image_backend: the state has 'pillow', this loader 'turbo'. Images are decoded by "
+            "another backend: make the loader with image_backend='pillow' to go on",
+        ),
+        (
+            {name: value for name, value in STATE.items() if name != "code"}
+            | {"image_backend": "pillow"},
+            "image_backend: the state has 'pillow', this loader 'turbo'; code: the state lacks it",
+        ),
+    ],
+    ids=["data", "backend", "backend and code"],
+)
+def test_the_remedy_is_given_where_the_image_backend_alone_differs(
+    state: dict[str, Any], words: str
+) -> None:
+    """Another backend can be asked for; other data cannot."""
+    with pytest.raises(StateError) as raised:
+        CODEC.position(state)
+    assert str(raised.value) == f"the state belongs to another stream; {words}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,8 @@ from rayingest.plan.order import subset
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import EpochLength, Steps
-from rayingest.plan.order.subset import Limit, Skip, Subset, Take, split_parts, subset_mark
+from rayingest.plan.order.randomness import fold, hashes
+from rayingest.plan.order.subset import Limit, Part, Skip, Subset, Take, split_parts, subset_mark
 from rayingest.plan.order.window import Lanes
 from tests.support import plan_cases, plan_reference
 from tests.support.plan_cases import divisors, global_batch, manifest, rules, window_planner
@@ -233,3 +235,15 @@ def test_a_subset_of_many_parts_is_that_of_one(monkeypatch: pytest.MonkeyPatch) 
     assert kept.samples.tolist() == [1, 5, 0, 2, 1]
     assert kept.total_bytes == 900
     assert kept.nbytes.tolist() == [300, 900, 0, 400, 200]
+
+
+def test_a_part_has_the_hashes_from_its_begin_up_to_its_end() -> None:
+    """The part [h, h + 1) has the sample with the hash h; the parts beside it do not."""
+    data = manifest([5])
+    name = int.from_bytes(hashlib.blake2b(data.paths[0].encode(), digest_size=8).digest())
+    hashed = int(hashes(5, fold("split", 3, name))[2])
+    whole = Subset.whole(data)
+    assert ordinals(Part(hashed, hashed + 1, 3).apply(whole)) == [2]
+    assert 2 not in ordinals(Part(0, hashed, 3).apply(whole))
+    assert 2 not in ordinals(Part(hashed + 1, 1 << 64, 3).apply(whole))
+    assert ordinals(Part(0, 1 << 64, 3).apply(whole)) == [0, 1, 2, 3, 4]
