@@ -9,7 +9,7 @@ from rayingest.plan.order.parameters import Order
 from rayingest.plan.order.planner import bounds
 from rayingest.plan.order.window import Lanes, lane_rows
 from tests.support import plan_reference
-from tests.support.plan_cases import manifest, order, rules, uniform
+from tests.support.plan_cases import manifest, order, rules, uniform, window_planner
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 8, 64])
@@ -120,3 +120,13 @@ def test_a_full_step_takes_the_same_stretch_of_every_lane(case: plan_reference.R
         assert position.reshape(case.lanes, -1).tolist() == [stretch] * case.lanes
         assert lane.tolist() == sorted(list(range(case.lanes)) * lanes.rows)
         assert valid.all()
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_all_full_steps_of_a_pass_are_planned_at_once(seed: int | None) -> None:
+    """A run has as many steps as are asked for, up to the short last step, which is alone."""
+    data = manifest([50, 35])
+    planner = window_planner(data, Order.resolve(data, batch=8, partial="short", seed=seed))
+    assert len(planner.run(0, 2, 5)) == 5
+    assert len(planner.run(0, 0, 99)) == 10
+    assert len(planner.run(0, 10, 99)) == 1
