@@ -67,7 +67,7 @@ class PassSequence:
             self._blocks = permutation(blocks, fold("blocks", seed, pass_number))
             self._rotation = fold("rotation", seed, pass_number) % total
         self._ends: np.ndarray = np.cumsum(samples[self._blocks])
-        stride = max(1, total // max(1, blocks))
+        stride = max(1, total // blocks)
         self._shift = stride.bit_length() - 1
         strides = np.arange((total >> self._shift) + 2, dtype=np.int64) << self._shift
         self._first = np.searchsorted(self._ends, strides, side="right").astype(np.int32)
