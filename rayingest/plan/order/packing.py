@@ -95,7 +95,7 @@ def _fits(lengths: np.ndarray, limit: int) -> Iterator[tuple[int, int, int, int]
     Rows with room for `limit` are new. Samples of one length are dealt with together, so that this
     costs a few steps a length; which rooms have rows is one bit each of an integer.
     """
-    counts = np.bincount(lengths, minlength=1)
+    counts = np.bincount(lengths)
     free = [0] * limit
     rooms = 0
     for length in np.flatnonzero(counts)[::-1].tolist():
