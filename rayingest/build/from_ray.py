@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from rayingest.errors import ConfigError
 from rayingest.formats.columns import array_encoding, bytes_column, npy_header, with_encodings
 from rayingest.storage.files import Storage
-from rayingest.storage.index_cache import CacheFile, node_lock
 from rayingest.storage.redact import redact
+from rayingest.storage.scan import CacheFile, node_lock
 
 if TYPE_CHECKING:
     import ray.data

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rayingest.build.compatibility import Feature, check_complete
-from rayingest.build.description import Description
-from rayingest.build.stream import Ranks
+from rayingest.build.description import Description, Ranks
 from rayingest.errors import ConfigError
 from rayingest.execute.local import LocalSource
 from rayingest.execute.quarantine import Quarantine
@@ -171,8 +170,7 @@ def build_loader(
         source, watch = build_source(stream, plan, ranks, slots, options, bad_samples)
     else:
         watch = LoaderWatch()
-        cached = stream.kept_bytes if max_bytes is None else max_bytes
-        source = LocalSource(stream, cached, bad_samples, watch.tick)
+        source = LocalSource(stream, max_bytes, bad_samples, watch.tick)
     return Loader(
         source,
         plan,

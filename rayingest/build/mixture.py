@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rayingest.build.compatibility import Feature
-from rayingest.build.description import Batching, Description, Shuffle, batching_of
+from rayingest.build.description import (
+    Batching,
+    Description,
+    RankPlan,
+    Ranks,
+    Shuffle,
+    batching_of,
+    make_stream,
+)
 from rayingest.build.mixed_planner import (
     Leaf,
     MixtureScanResult,
@@ -21,7 +29,6 @@ from rayingest.build.mixed_planner import (
     word_of,
 )
 from rayingest.build.one_source import OneSource, ScanResult
-from rayingest.build.stream import RankPlan, Ranks, make_stream
 from rayingest.execute.mixed_work import MixedWork
 from rayingest.execute.stream import Stream
 from rayingest.plan.order.manifest import JoinedManifest

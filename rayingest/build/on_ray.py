@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayingest.build.stream import RankPlan, Ranks
+from rayingest.build.description import RankPlan, Ranks
 from rayingest.execute.cluster import resources
 from rayingest.execute.cluster.feeder import Feeder
 from rayingest.execute.cluster.metrics import RayMetrics

@@ -21,13 +21,15 @@ from rayingest.build.description import (
     Batching,
     Description,
     Packed,
+    RankPlan,
+    Ranks,
     Source,
     add_stage,
     batching_of,
     make_pipeline,
+    make_stream,
 )
 from rayingest.build.statistic import SampleStatistic, StatisticScan, Weighting
-from rayingest.build.stream import RankPlan, Ranks, make_stream
 from rayingest.errors import ConfigError
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import SourceWork

@@ -13,8 +13,14 @@ from functools import partial
 from typing import Self
 
 from rayingest.build.compatibility import Feature
-from rayingest.build.description import Description, add_stage, make_pipeline
-from rayingest.build.stream import RankPlan, Ranks, format_bytes
+from rayingest.build.description import (
+    Description,
+    RankPlan,
+    Ranks,
+    add_stage,
+    format_bytes,
+    make_pipeline,
+)
 from rayingest.execute.unbounded.partitions import Partitions
 from rayingest.execute.unbounded.partitions import Source as RecordSource
 from rayingest.execute.unbounded.stream import UnboundedStream, UnboundedWork

@@ -23,7 +23,7 @@ from rayingest.execute.work import SourceWork, Spans
 from rayingest.options import option_type
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.subset import Subset
-from rayingest.storage.index_cache import CacheFile, IndexCache
+from rayingest.storage.scan import CacheFile, IndexCache
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt, name_of
 from rayingest.transforms.pipeline import Pipeline

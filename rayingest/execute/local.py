@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ class LocalSource:
 
     Args:
         stream: what to make.
-        max_bytes: bytes of raw blocks to keep; the blocks used last stay.
+        max_bytes: bytes of raw blocks to keep; the blocks used last stay. None: as many as the
+            stream can use again.
         quarantine: receives the samples that the stream's work skips.
         tick: called with every batch.
     """
@@ -36,7 +38,7 @@ class LocalSource:
     def __init__(
         self,
         stream: Stream,
-        max_bytes: int,
+        max_bytes: int | None,
         quarantine: Quarantine | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
@@ -54,6 +56,10 @@ class LocalSource:
             ),
         }
         self._reads, self._decodes = Histogram(), Histogram()
+
+    @cached_property
+    def _budget(self) -> int:
+        return self._stream.kept_bytes if self._max_bytes is None else self._max_bytes
 
     def start(self, epoch: int, step: int) -> None:
         """Make the batches from this position on."""
@@ -183,6 +189,6 @@ class LocalSource:
         for number in numbers:
             self._blocks.move_to_end(number)
         # The blocks of this call stay, even beyond `max_bytes`.
-        while self._cached_bytes > self._max_bytes and len(self._blocks) > len(numbers):
+        while self._cached_bytes > self._budget and len(self._blocks) > len(numbers):
             self._cached_bytes -= self._blocks.popitem(last=False)[1].table.nbytes
         return blocks

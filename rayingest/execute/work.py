@@ -19,8 +19,8 @@ from rayingest.errors import DataError, IngestError
 from rayingest.formats.protocol import Block, Format, Shard
 from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Columns
+from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Counters, Storage
-from rayingest.storage.local_files import local_path
 from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.raw_block import RawBlock

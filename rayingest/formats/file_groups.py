@@ -14,9 +14,8 @@ from urllib.parse import quote, unquote
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES
-from rayingest.storage.file_info import FileInfo, within_url
+from rayingest.storage.file_info import FileInfo, local_path, within_url
 from rayingest.storage.listing import Listing
-from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 
 _MARK, _BETWEEN = "\0", "|"

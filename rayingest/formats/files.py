@@ -31,9 +31,9 @@ from rayingest.formats.protocol import (
     single_block,
 )
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing, Urls, find_shards
-from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.transforms.images.pixels import EXTENSIONS
 

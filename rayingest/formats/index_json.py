@@ -16,10 +16,9 @@ from typing import Any
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.protocol import Shard
-from rayingest.storage.file_info import FileInfo, within_url
+from rayingest.storage.file_info import FileInfo, local_path, within_url
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing, Urls, find_shards
-from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 
 INDEX = "index.json"

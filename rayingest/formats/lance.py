@@ -31,10 +31,9 @@ from rayingest.formats.protocol import (
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import int64_column
-from rayingest.storage.file_info import FileInfo
+from rayingest.storage.file_info import FileInfo, local_path
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing, Urls, list_shards
-from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.util.optional import import_optional
 

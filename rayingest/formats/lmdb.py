@@ -32,8 +32,8 @@ from rayingest.formats.protocol import (
     raw_table,
 )
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Storage
-from rayingest.storage.local_files import local_path
 from rayingest.util.optional import import_optional
 
 SKIP = "skip"

@@ -7,7 +7,7 @@ cannot be read, `__fault__` (string) says why, and is null for the others. Forma
 they find blocks and read them.
 
 A manifest is built shard by shard: `index_shard` is a pure function of its arguments and the shard,
-so that it runs in a thread or in a task, in any order. `storage.index_cache` caches the manifest.
+so that it runs in a thread or in a task, in any order. `storage.scan` caches the manifest.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.formats.columns import with_encodings
 from rayingest.plan.order.manifest import MAX_BLOCK_SAMPLES, Manifest, ShardBlocks
 from rayingest.storage.files import Storage
-from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.listing import Listing, Urls, list_shards
 from rayingest.storage.redact import redact
+from rayingest.storage.scan import IndexCache
 
 OFFSET, FILE, FAULT = "__offset__", "__file__", "__fault__"
 NUMBER = "__number__"

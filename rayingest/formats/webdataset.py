@@ -47,9 +47,9 @@ from rayingest.formats.tar import (
 )
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.arrow import binary_column, int64_column, text_column
+from rayingest.storage.file_info import is_pipe
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing, Urls, list_shards
-from rayingest.storage.local_files import is_pipe
 from rayingest.storage.pipes import stream_output
 from rayingest.storage.redact import redact
 

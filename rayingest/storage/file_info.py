@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rayingest.errors import ConfigError
-from rayingest.storage.redact import redact
+from rayingest.storage.redact import PIPE, redact
 
 UNKNOWN_SIZE = -1
 """The size of what no listing describes: the output of a command."""
@@ -29,6 +29,22 @@ class FileInfo:
     url: str
     size: int
     mark: str
+
+
+def is_pipe(url: str) -> bool:
+    """Return whether the URL names a command instead of a file."""
+    return url.startswith(PIPE)
+
+
+def local_path(url: str) -> str | None:
+    """Return the absolute path of a local file's URL or path, None for any other URL."""
+    scheme, separator, rest = url.partition("://")
+    if is_pipe(url) or (separator and scheme not in {"file", "local"}):
+        return None
+    path = os.path.abspath(rest if separator else os.path.expanduser(url))  # noqa: PTH100, PTH111
+    # A chain has a URL or a bare protocol (no slash) before "::"; an existing file is no chain.
+    may_be_chain = "::" in url and (separator or "/" not in url.partition("::")[0])
+    return None if may_be_chain and not os.path.exists(path) else path  # noqa: PTH110
 
 
 def has_wildcard(path: str) -> bool:

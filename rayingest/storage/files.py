@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from typing import Any, BinaryIO, TypeVar
 import tenacity
 
 from rayingest.errors import ConfigError, DataError, IngestError
-from rayingest.storage import local_files
 from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.failures import (
     PERMANENT,
@@ -32,6 +32,7 @@ from rayingest.storage.failures import (
     status_of,
     storage_errors,
 )
+from rayingest.storage.file_info import local_path
 from rayingest.storage.filesystems import (
     filesystem_of,
     fresh_info,
@@ -39,7 +40,6 @@ from rayingest.storage.filesystems import (
     protocols,
     read_whole_if_exists,
 )
-from rayingest.storage.local_files import FirstTimes, local_path
 from rayingest.storage.ranges import RangeFile, coalesce, slice_spans
 from rayingest.storage.redact import redact, redact_text
 
@@ -50,6 +50,7 @@ REMOTE_BUFFER = 4 << 20
 _TRUSTED_S = 30.0
 _RANGES_AT_ONCE = 8
 _IDLE_S = 2.0
+_REMEMBERED = 1 << 16
 
 _counting = threading.Lock()
 
@@ -79,13 +80,13 @@ class Storage:
         self.allow_pipe, self.cache = allow_pipe, cache
         self.counters = Counters()
         self._info: dict[str, tuple[float, int, str]] = {}
-        self._first_times = FirstTimes()
+        self._first_times = _FirstTimes()
 
     def __repr__(self) -> str:
         return f"Storage(storage_options={sorted(self.storage_options)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_info": {}, "_first_times": FirstTimes(), "counters": Counters()}
+        return {**self.__dict__, "_info": {}, "_first_times": _FirstTimes(), "counters": Counters()}
 
     def open(self, url: str, *, buffer: int | None = None, mark: str = "") -> BinaryIO:
         """Open the file for reading, seekable, at 0.
@@ -97,7 +98,7 @@ class Storage:
         path = local_path(url)
         if path is not None:
             size = LOCAL_BUFFER if buffer is None else buffer
-            return self._with_deadline(url, lambda: local_files.open_file(path, size), "open")
+            return self._with_deadline(url, lambda: _open_local(path, size), "open")
         whole = self.size(url)
         raw = RangeFile(
             lambda begin, end: self.read_unchecked(url, [(begin, end)], whole, mark)[0], whole
@@ -115,7 +116,7 @@ class Storage:
         """Return several ranges of one file; with `size`, first check it as `check_size` does."""
         path = local_path(url)
         if path is not None:
-            found, pieces = self._with_deadline(url, lambda: local_files.read_ranges(path, ranges))
+            found, pieces = self._with_deadline(url, lambda: _read_local_ranges(path, ranges))
             if size is not None:
                 self._check_local(url, size, mark, found)
         else:
@@ -166,7 +167,7 @@ class Storage:
         """Return the whole file."""
         path = local_path(url)
         if path is not None:
-            return self._with_deadline(url, lambda: local_files.read_whole(path))
+            return self._with_deadline(url, lambda: _read_local(path))
         return self.on_filesystem(url, lambda fs, name: bytes(fs.cat_file(name)))
 
     def read_if_exists(self, url: str) -> bytes | None:
@@ -433,3 +434,66 @@ def _run_within(seconds: float, operation: Callable[[], T]) -> T:
     if error is not None:
         raise error
     return result  # type: ignore[no-any-return]
+
+
+class _FirstTimes:
+    """Remember when each file was last written, at the first look of this process.
+
+    Keys are its URL and its mark in the index: a new index begins anew. Holds at most 65,536 files,
+    which bounds memory. Times only: some filesystems give a file another inode at each request.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], int] = {}
+
+    def differs(self, key: tuple[str, str], found: os.stat_result) -> bool:
+        """Return whether the file has been written since the first look."""
+        first = self._times.get(key)
+        if first is None and len(self._times) < _REMEMBERED:
+            self._times[key] = found.st_mtime_ns
+        return first not in {None, found.st_mtime_ns}
+
+
+def _open_local(path: str, buffering: int = -1) -> BinaryIO:
+    """Open the file. NotAFileError for a device, or a FIFO, whose writer is not waited for."""
+    file = open(path, "rb", buffering, opener=_without_waiting)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise NotAFileError("it is a pipe, a socket or a device")
+    return file  # type: ignore[return-value]
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read_local_ranges(
+    path: str, ranges: Sequence[tuple[int, int]]
+) -> tuple[os.stat_result, list[bytes]]:
+    """Return the file's stat result and its ranges, from one open file, so that they agree."""
+    with _open_local(path, buffering=0) as file:
+        found = os.fstat(file.fileno())
+        pieces = []
+        for begin, end in ranges:
+            file.seek(begin)
+            pieces.append(_read_fully(file, end - begin))  # type: ignore[arg-type]
+        return found, pieces
+
+
+def _read_fully(file: io.FileIO, count: int) -> bytes:
+    """Return `count` bytes, fewer only at the end: one system call reads at most 2 GiB."""
+    piece = file.read(count) or b""
+    if len(piece) in {0, count}:
+        return piece
+    parts = [piece]
+    missing = count - len(piece)
+    while missing and (piece := file.read(missing) or b""):
+        parts.append(piece)
+        missing -= len(piece)
+    return b"".join(parts)
+
+
+def _read_local(path: str) -> bytes:
+    """Return the whole file."""
+    with _open_local(path) as file:
+        return file.read()

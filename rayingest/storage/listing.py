@@ -28,11 +28,12 @@ from rayingest.storage.file_info import (
     common_prefix,
     ends_in,
     has_wildcard,
+    is_pipe,
+    local_path,
     refuse_lost_folders,
     within_url,
 )
 from rayingest.storage.files import Storage
-from rayingest.storage.local_files import is_pipe, local_path
 from rayingest.storage.pipes import check_allowed
 from rayingest.storage.redact import redact
 

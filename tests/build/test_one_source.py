@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rayingest.build.one_source import run_scan
-from rayingest.storage.index_cache import node_lock
+from rayingest.storage.scan import node_lock
 from rayingest.util import slow
 
 

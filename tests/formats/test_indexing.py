@@ -15,9 +15,8 @@ from rayingest.formats import FORMATS, get_format
 from rayingest.formats.protocol import IndexScan, Shard, build_manifest, index_shard
 from rayingest.plan.order.manifest import Manifest
 from rayingest.storage.files import Storage
-from rayingest.storage.index_cache import IndexCache
 from rayingest.storage.listing import Listing, list_shards
-from rayingest.storage.scan import run_parts
+from rayingest.storage.scan import IndexCache, run_parts
 
 SUFFIXES = get_format("json_lines").suffixes
 

@@ -13,9 +13,9 @@ import pytest
 
 import rayingest as ri
 from rayingest.errors import ConfigError, DataError
+from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing, list_shards
-from rayingest.storage.local_files import local_path
 
 SUFFIXES = (".tar", ".tar.gz")
 

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from rayingest.errors import ConfigError, DataError
-from rayingest.storage import local_files
+from rayingest.storage import files
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import find_shards
 
@@ -186,7 +186,7 @@ def test_a_local_disk_that_does_not_answer_meets_the_deadline(
     path = tmp_path / "x"
     path.write_bytes(DATA)
     storage, answer = Storage(first_wait=0.0, deadline=0.1), threading.Event()
-    monkeypatch.setattr(local_files, "open_file", lambda *args, **kwargs: answer.wait())
+    monkeypatch.setattr(files, "_open_local", lambda *args, **kwargs: answer.wait())
     monkeypatch.setattr("os.stat", lambda *args, **kwargs: answer.wait())
     for operation in (
         storage.open,

@@ -17,7 +17,7 @@ from rayingest.build.one_source import OneSource
 from rayingest.errors import ConfigError
 from rayingest.options import Bytes, Folder, Place, StorageOptions, Urls, checked
 from rayingest.storage.disk_cache import DiskCache
-from rayingest.storage.local_files import local_path
+from rayingest.storage.file_info import local_path
 
 __all__ = [
     "BLOCK_BYTES",

@@ -15,8 +15,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from rayingest.errors import IngestError, WorkerError
 from rayingest.execute.cluster.connection import ACTOR_ERRORS
-from rayingest.storage.index_cache import node_lock
-from rayingest.storage.scan import Part, Progress, Scan, run_parts
+from rayingest.storage.scan import Part, Progress, Scan, node_lock, run_parts
 
 _POLL_SECONDS = 0.2
 _NAME_SECONDS = 30.0

@@ -25,9 +25,9 @@ from rayingest.execute.stream import spans_of
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard, index_shard
 from rayingest.plan.order.subset import subset_mark
+from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import may_include
-from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 from rayingest.tools.cli.parquet_columns import schema_of
 from rayingest.tools.cli.parts import SUFFIXES, Layout, Part, block_of

@@ -23,9 +23,9 @@ from rayingest.build.one_source import OneSource
 from rayingest.build.statistic import SampleStatistic
 from rayingest.errors import ConfigError
 from rayingest.formats import get_format
+from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing
-from rayingest.storage.local_files import local_path
 from rayingest.storage.redact import redact
 
 AnyData = TypeVar("AnyData", bound=Data[Any])

@@ -11,7 +11,7 @@ import pytest
 
 import rayingest as ri
 from rayingest.api.data import description_of
-from rayingest.build.stream import Ranks, describe
+from rayingest.build.description import Ranks, describe
 from rayingest.execute.stream import ManifestStream
 from tests.support.streams import write_shards
 

@@ -14,9 +14,9 @@ import pytest
 
 from rayingest.errors import ConfigError
 from rayingest.plan.order.manifest import Manifest, ShardBlocks
-from rayingest.storage import index_cache
-from rayingest.storage.index_cache import IndexCache, node_lock
+from rayingest.storage import scan
 from rayingest.storage.listing import Listing
+from rayingest.storage.scan import IndexCache, node_lock
 
 LISTING = Listing("/data/", ("a.tar", "b.tar"), (1000, 2000), ("17", "18"))
 
@@ -24,9 +24,7 @@ LISTING = Listing("/data/", ("a.tar", "b.tar"), (1000, 2000), ("17", "18"))
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(
-        index_cache, "cache_folder", lambda: tmp_path / "home" / "rayingest" / "index"
-    )
+    monkeypatch.setattr(scan, "cache_folder", lambda: tmp_path / "home" / "rayingest" / "index")
     return tmp_path / "home" / "rayingest"
 
 
@@ -88,7 +86,7 @@ def test_any_change_makes_it_absent(
             other, listing=dataclasses.replace(LISTING, **{change: values[change]})
         )
     elif change == "version":
-        monkeypatch.setattr(index_cache, "INDEX_VERSION", 2)
+        monkeypatch.setattr(scan, "INDEX_VERSION", 2)
     else:
         name = {"format": "format_name"}.get(change, change)
         value = {
@@ -159,7 +157,7 @@ def test_unwritable_places_are_an_error_only_where_asked_for(
 
 def build_once(home: str, barrier: Any, built: Any) -> None:
     """Build the index as each process of a node does."""
-    index_cache.cache_folder = lambda: Path(home)
+    scan.cache_folder = lambda: Path(home)
     cache = cache_of()
     barrier.wait()
     with node_lock(cache.key):
