@@ -1,6 +1,7 @@
 """Read a log or a message queue: records without an end, as a `RecordStream`.
 
-Owns what `ri.stream` takes; how records are read is the business of `execute.unbounded`.
+Owns what `ri.stream` takes; how records are read is the business of `execute.unbounded`. Nothing
+is committed to the source: `loader.state_dict()` holds the offsets of all partitions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decide what fits `max_bytes` now, and what is evicted to make room.
 
 Of the blocks that may go, the one needed latest goes first (`BlockCache.evictable`).
-Owns the arithmetic of rules 1, 2 and 4 (README.md): why the step due can always go on, whatever
-runs, and so dispatch never waits for itself. Refuses to begin anything.
+Owns the arithmetic of rules 1, 2 and 4 (README.md of this folder): why the step due can always go
+on, whatever runs, and so dispatch never waits for itself. Refuses to begin anything.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """Bound how much memory, how far ahead and how often dispatch works."""
 
-    # Memory, in bytes. The ledger charges blocks and decoded outputs against `max_bytes` together.
+    # Memory, in bytes. The ledger charges blocks and decoded outputs against `max_bytes` together;
+    # `eviction.py` decides what waits and what is evicted at this bound.
     max_bytes: int = 1 << 62
     # A smaller object does not lie in the store: its bytes are free as soon as it is released.
     inline_bytes: int = 100 << 10

@@ -1,8 +1,8 @@
-"""Keyed hashes and permutations: all randomness of the order, as random access.
+"""Keyed hashes and permutations: all randomness of the order and of each sample's transforms.
 
 SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) is the only
-mixer. There are no streams and no state: entry i of anything is computed from i and a key. Integers
-stand for unsigned 64-bit words.
+mixer. There are no streams and no state: entry i of anything is computed from i and a key, in any
+order. Integers stand for unsigned 64-bit words.
 """
 
 from __future__ import annotations
