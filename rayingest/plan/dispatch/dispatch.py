@@ -295,7 +295,7 @@ class Dispatch:
             # Rule 3: decode the rows whose blocks are here; then these blocks can go.
             self._split_rows(chunk, np.isin(chunk.row_blocks, here))
             self._decode()
-        elif self._workers.slots("decoder") and not (self._workers.tasks or self._ledger.released):
+        elif self._workers.slots("decoder"):
             self._force_read(block)
 
     def _force_read(self, block: Block) -> None:
