@@ -45,12 +45,10 @@ def build_ray_dataset(description: OneSource, epoch: int) -> ray.data.Dataset:
     connect(_CONNECT_SECONDS)
     result = description.scan(0, on_ray=True)
     manifest, subset = result.manifest, result.subset
-    work = description.work
-    pipeline = work.with_schema(heads_of(subset)).pipeline
-    schema = {
-        name: replace(field, nullable=True) for name, field in (pipeline.schema or {}).items()
-    }
-    work = replace(work, pipeline=replace(pipeline, schema=schema))
+    # The schema is learned from a copy: the user's code may open files, which cannot travel.
+    work = ray.put(description.work)
+    learned = ray.get(work).learn_schema(heads_of(subset))
+    schema = ray.put({name: replace(field, nullable=True) for name, field in learned.items()})
     parts = []
     for block in np.flatnonzero(subset.samples):
         rows = subset.row(np.asarray(block), np.arange(subset.samples[block]))
@@ -59,7 +57,7 @@ def build_ray_dataset(description: OneSource, epoch: int) -> ray.data.Dataset:
             parts.append({"part": _Part(spans, piece, manifest.first_ordinal[block] + piece)})
     tasks = -(-len(parts) // _PARTS_PER_TASK)
     items = ray.data.from_items(parts, override_num_blocks=tasks)
-    return items.flat_map(_read_samples, fn_kwargs={"shared": ray.put(work), "epoch": epoch})
+    return items.flat_map(_read_samples, fn_kwargs={"work": work, "schema": schema, "epoch": epoch})
 
 
 def _split_rows(rows: np.ndarray, nbytes: int) -> list[np.ndarray]:
@@ -70,10 +68,12 @@ def _split_rows(rows: np.ndarray, nbytes: int) -> list[np.ndarray]:
     return [rows] if nbytes >= len(rows) else np.array_split(rows, -(-len(rows) // _ROWS_PER_PIECE))
 
 
-def _read_samples(row: dict[str, Any], shared: Any, epoch: int) -> Iterator[dict[str, Any]]:
+def _read_samples(
+    row: dict[str, Any], work: Any, schema: Any, epoch: int
+) -> Iterator[dict[str, Any]]:
     """Yield the samples of one part."""
     part: _Part = row["part"]
-    work = _get_work(shared)
+    work = _get_work(work, schema)
     block_rows = BlockRows(epoch, np.zeros_like(part.rows), part.rows, part.ordinals)
     samples, _ = block_rows.samples(work, [work.open(table) for table in work.read(part.spans)])
     for sample, ordinal in zip(samples, part.ordinals.tolist(), strict=True):
@@ -81,9 +81,9 @@ def _read_samples(row: dict[str, Any], shared: Any, epoch: int) -> Iterator[dict
 
 
 @lru_cache(maxsize=1)
-def _get_work(shared: Any) -> Work:
+def _get_work(work: Any, schema: Any) -> Work:
     """Return the work, unpacked once in a process: a class among the stages is set up once."""
     import ray
 
-    work: Work = ray.get(shared)
-    return work
+    unpacked: Work = ray.get(work)
+    return unpacked.with_schema(ray.get(schema))

@@ -112,13 +112,13 @@ class LocalSource:
         self._stream.work.close()
 
     def _learn_schema(self) -> None:
-        pipeline = self._stream.work.pipeline
-        if pipeline.schema is None and pipeline.collate is None:
-            work = self._stream.ready_work()
-            if work is None:
-                work = self._stream.work.with_schema(self._stream.heads())
-            self._stream.on_schema_learned(work)
-            self._stream = replace(self._stream, work=work)
+        work = self._stream.work
+        if work.pipeline.schema is None and self._stream.needs_schema:
+            schema = self._stream.known_schema
+            if schema is None:
+                schema = work.learn_schema(self._stream.heads())
+                self._stream.on_schema_learned(schema)
+            self._stream = replace(self._stream, work=work.with_schema(schema))
 
     def _samples(self, step: FilledStep) -> Samples:
         """Return the step's samples in row order, with replacements for those that are skipped."""

@@ -19,7 +19,7 @@ from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.run_stages import Samples
-from rayingest.transforms.schema import merge_schemas
+from rayingest.transforms.schema import FieldType, Schema, merge_schemas
 from rayingest.transforms.stages import Stage
 
 _SOURCE = b"source"
@@ -66,22 +66,19 @@ class MixedWork:
         }
         return replace(self, sources=sources)
 
-    def with_schema(self, heads: Sequence[Head]) -> Self:
-        works = {}
+    def learn_schema(self, heads: Sequence[Head]) -> dict[str, FieldType]:
+        schemas = {}
         for number, (name, work) in enumerate(self.sources.items()):
             own = [head for head in heads if head[0][0].source == number]
             try:
-                works[name] = work.with_schema(own)
+                schemas[name] = work.learn_schema(own)
             except ConfigError as error:
                 raise ConfigError(f"source {name!r}: {error}") from error
-        schema = merge_schemas({name: work.pipeline.schema or {} for name, work in works.items()})
-        return replace(
-            self,
-            sources={
-                name: replace(work, pipeline=replace(work.pipeline, schema=schema))
-                for name, work in works.items()
-            },
-        )
+        return merge_schemas(schemas)
+
+    def with_schema(self, schema: Schema) -> Self:
+        sources = {name: work.with_schema(schema) for name, work in self.sources.items()}
+        return replace(self, sources=sources)
 
     def read(self, spans: Spans) -> list[pa.Table]:
         return read_shards(spans, self._read_shard)

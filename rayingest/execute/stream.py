@@ -24,7 +24,7 @@ from rayingest.plan.order.step_samples import Layout, StepSamples
 from rayingest.plan.order.subset import Subset
 from rayingest.plan.protocols import Columns
 from rayingest.storage.redact import redact
-from rayingest.transforms.schema import RESERVED
+from rayingest.transforms.schema import RESERVED, Schema
 
 if TYPE_CHECKING:
     # A type alone: a loader without workers does not load dispatch.
@@ -136,13 +136,19 @@ class Stream(ABC):
         """Whether the samples to learn the schema from can be read already."""
         return True
 
-    def ready_work(self) -> Work | None:
-        """Return the work to begin with, if it needs no schema or has one; otherwise None."""
-        return self.work if self.work.pipeline.collate is not None else None
+    @property
+    def needs_schema(self) -> bool:
+        """Whether samples are checked against a schema: not before a user's collate."""
+        return self.work.pipeline.collate is None
+
+    @property
+    def known_schema(self) -> Schema | None:
+        """The schema, if it is known without the data; otherwise None."""
+        return None
 
     @abstractmethod
-    def on_schema_learned(self, work: Work) -> None:
-        """Take the schema of the work; whoever resumes the stream must use the same one."""
+    def on_schema_learned(self, schema: Schema) -> None:
+        """Take the schema of the samples; whoever resumes the stream must use the same one."""
 
     @abstractmethod
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
@@ -317,7 +323,7 @@ class ManifestStream(Stream):
         manifest = self.manifest
         return redact(manifest.url(int(manifest.shard[block]))), int(manifest.begin[block])
 
-    def on_schema_learned(self, work: Work) -> None:
+    def on_schema_learned(self, schema: Schema) -> None:
         pass  # every rank and run learns the same schema from the data
 
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.raw_block import RawBlock
 from rayingest.transforms.run_stages import Samples
+from rayingest.transforms.schema import FieldType, Schema
 from rayingest.transforms.stages import Stage
 
 _SHARDS_AT_ONCE = 16
@@ -81,12 +82,15 @@ class Work(Protocol):
     def with_options(self, skip: bool, image_backend: str) -> Self:
         """Return the same work with these options."""
 
-    def with_schema(self, heads: Sequence[Head]) -> Self:
-        """Return the same work with the schema of its samples.
+    def learn_schema(self, heads: Sequence[Head]) -> dict[str, FieldType]:
+        """Return the schema of the samples: that of the first head with a good sample.
 
-        The schema is that of the first head with a good sample. Raises ConfigError if the
-        description does not fit the data, DataError if no head has a good sample.
+        Raises ConfigError if the description does not fit the data, DataError if no head has a good
+        sample.
         """
+
+    def with_schema(self, schema: Schema) -> Self:
+        """Return the same work with this schema of its samples."""
 
     def read(self, spans: Spans) -> list[pa.Table]:
         """Read one raw table per block. Raises DataError or ConfigError."""
@@ -141,14 +145,13 @@ class SourceWork:
         pipeline = replace(self.pipeline, image_backend=image_backend)
         return replace(self, skip=skip, pipeline=pipeline)
 
-    def with_schema(self, heads: Sequence[Head]) -> Self:
+    def learn_schema(self, heads: Sequence[Head]) -> dict[str, FieldType]:
         first: DataError | None = None
         for spans, rows in heads:
             try:
-                schema = self.pipeline.learn_schema(
+                return self.pipeline.learn_schema(
                     self.read(spans), rows.table_of, rows.row_of, rows.ordinals
                 )
-                return replace(self, pipeline=replace(self.pipeline, schema=schema))
             except DataError as error:
                 if error.transient:
                     raise
@@ -163,6 +166,9 @@ class SourceWork:
             )
             raise first.with_reason(reason) from first
         raise first
+
+    def with_schema(self, schema: Schema) -> Self:
+        return replace(self, pipeline=replace(self.pipeline, schema=schema))
 
     def read(self, spans: Spans) -> list[pa.Table]:
         return read_shards(spans, self.read_shard)

@@ -171,6 +171,10 @@ class Connection:
         """Put a value into the object store. Raises as `check` does."""
         return self._do(lambda: _unwrap(ray.put)(value))
 
+    def copy(self, ref: Any) -> Any:
+        """Put the value of a reference into the object store once more. Raises as `check` does."""
+        return self._do(lambda: _unwrap(ray.put)(_unwrap(ray.get)(ref)))
+
     def kill(self, actor: Any) -> None:
         """Kill an actor; do nothing if the session has ended, and the actor with it."""
         try:

@@ -25,6 +25,7 @@ from rayingest.execute.work import Head, TaskRows, Work
 from rayingest.plan.dispatch.events import PartDone
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.open_block import OpenBlock
+from rayingest.transforms.schema import Schema
 
 CONTROL = "control"
 """The concurrency group whose calls run on a thread of their own, however long a decode takes."""
@@ -59,13 +60,17 @@ class Decoder:
         """Return what this process uses."""
         return own_usage()
 
-    def learn(self, work: Work, heads: list[Head]) -> Work:
-        """Return the same work with the schema of its samples."""
-        return work.with_schema(heads)
+    def learn(self, work: Work, heads: list[Head]) -> Schema:
+        """Return the schema of the samples, and no part of the work.
 
-    def register(self, key: str, work: Work) -> None:
-        """Accept decodes of the stream `key` from now on."""
-        self._work[key], self._blocks[key] = work, {}
+        The user's code has run on this copy of the work, which may hold open files and connections.
+        """
+        return work.learn_schema(heads)
+
+    def register(self, key: str, work: Work, schema: Schema | None) -> None:
+        """Accept decodes of the stream `key`, whose samples have this schema, from now on."""
+        self._work[key] = work if schema is None else work.with_schema(schema)
+        self._blocks[key] = {}
 
     def forget(self, key: str) -> None:
         """End the stream `key`."""

@@ -15,10 +15,11 @@ import ray
 import ray.exceptions as rx
 
 from rayingest.errors import ConfigError, DataError, EndOfStreamError, IngestError, WorkerError
-from rayingest.execute.cluster.connection import ACTOR_ERRORS
+from rayingest.execute.cluster.connection import ACTOR_ERRORS, Connection
 from rayingest.execute.cluster.pool import ActorHandle, Pool
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import Head, Work
+from rayingest.transforms.schema import Schema
 
 _ATTEMPTS = 2
 """Decoders that may die while they learn from a block's samples, before the next block is used."""
@@ -28,17 +29,22 @@ OnResult = Callable[[Any, str, ActorHandle], None]
 
 
 class _StoredWork:
-    """A stream's description in the object store. Raises ConfigError if it cannot be put there."""
+    """A stream's description in the object store. Raises ConfigError if it cannot be put there.
 
-    def __init__(self, work: Work, put: Callable[[Work], Any]) -> None:
-        self._work, self._put = work, put
-        self._ref = _put_work(work, put)
+    It is pickled once, at the start: this process, too, may run the user's code, and open files and
+    connections that cannot be pickled.
+    """
+
+    def __init__(self, work: Work, connection: Connection) -> None:
+        self._connection = connection
+        self._ref = _put_work(work, connection.put)
+        self._on_lost_node = False
 
     @property
     def ref(self) -> Any:
         """A reference to the description."""
-        if self._ref is None:
-            self._ref = _put_work(self._work, self._put)
+        if self._on_lost_node:
+            self._ref, self._on_lost_node = self._connection.copy(self._ref), False
         return self._ref
 
     def drop_copy(self) -> None:
@@ -47,7 +53,7 @@ class _StoredWork:
         Ray fetches an object from any node that has it. If that is the lost node, Ray tries another
         one only after 10 s (`pull_timeout_ms`), or once the lost node is declared dead.
         """
-        self._ref = None
+        self._on_lost_node = True
 
 
 class Registration:
@@ -55,8 +61,8 @@ class Registration:
 
     def __init__(self, stream: Stream, pool: Pool, key: str, on_result: OnResult) -> None:
         self._stream, self._pool, self._key, self._on_result = stream, pool, key, on_result
-        self._work = _StoredWork(stream.work, pool.connection.put)
-        self._work_with_schema: _StoredWork | None = None
+        self._work = _StoredWork(stream.work, pool.connection)
+        self._schema: Schema | None = None
         self._heads: list[Head] = []
         # Decoders that wait until the first of them has learned the schema.
         self._waiting: list[ActorHandle] = []
@@ -72,7 +78,7 @@ class Registration:
     def add(self, handle: ActorHandle) -> None:
         """Register the stream with a new actor; a decoder waits until the schema is known."""
         if handle.role == "reader":
-            self._register(handle, self._work)
+            self._register(handle)
         else:
             self._waiting.append(handle)
             self.advance()
@@ -89,9 +95,8 @@ class Registration:
         self._learner = None
         error = future.exception()
         if error is None:
-            work = future.result()
-            self._stream.on_schema_learned(work)
-            self._work_with_schema = _StoredWork(work, self._pool.connection.put)
+            self._schema = future.result()
+            self._stream.on_schema_learned(self._schema)
         elif isinstance(error, ACTOR_ERRORS):
             self._failures += 1
             if self._failures % _ATTEMPTS == 0:  # a sample of this block probably ends its worker
@@ -116,8 +121,7 @@ class Registration:
     def remove(self, handle: ActorHandle, with_node: bool) -> None:
         """Remove an actor that was lost, perhaps with its node."""
         if with_node:
-            for stored in filter(None, (self._work, self._work_with_schema)):
-                stored.drop_copy()
+            self._work.drop_copy()
         if handle in self._waiting:
             self._waiting.remove(handle)
         if handle is self._learner:
@@ -126,17 +130,11 @@ class Registration:
 
     def advance(self) -> None:
         """Register waiting decoders if the schema is known; otherwise let one of them learn it."""
-        if self._work_with_schema is None and self._waiting:
-            ready = self._stream.ready_work()
-            if ready is not None:
-                self._work_with_schema = (
-                    self._work
-                    if ready is self._stream.work
-                    else _StoredWork(ready, self._pool.connection.put)
-                )
-        if self._work_with_schema is not None:
+        if self._schema is None and self._waiting:
+            self._schema = self._stream.known_schema
+        if self._schema is not None or not self._stream.needs_schema:
             for handle in self._waiting:
-                self._register(handle, self._work_with_schema)
+                self._register(handle, self._schema)
             self._waiting.clear()
         elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner, self._begun = self._waiting[0], time.monotonic()
@@ -146,8 +144,9 @@ class Registration:
             )
             self._on_result(schema, "schema", self._learner)
 
-    def _register(self, handle: ActorHandle, work: _StoredWork) -> None:
-        registered = self._pool.connection.call(handle.actor.register, self._key, work.ref)
+    def _register(self, handle: ActorHandle, *schema: Schema | None) -> None:
+        register = handle.actor.register
+        registered = self._pool.connection.call(register, self._key, self._work.ref, *schema)
         self._on_result(registered, "registered", handle)
 
 

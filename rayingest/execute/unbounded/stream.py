@@ -9,17 +9,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from rayingest.execute.stream import Stream
 from rayingest.execute.unbounded.partitions import Partitions, mark_after
-from rayingest.execute.work import BlockRows, Head, SourceWork, Span, Spans, Work
+from rayingest.execute.work import BlockRows, Head, SourceWork, Span, Spans
 from rayingest.plan.order.offsets import Offsets
 from rayingest.plan.order.step_samples import StepSamples
-from rayingest.transforms.schema import schema_from_json, schema_to_json, with_padding
+from rayingest.transforms.schema import (
+    FieldType,
+    Schema,
+    schema_from_json,
+    schema_to_json,
+    with_padding,
+)
 
 if TYPE_CHECKING:
     # A type alone: a loader without workers does not load dispatch.
@@ -42,11 +48,11 @@ class UnboundedWork(SourceWork):
     def notes(self, tables: Sequence[pa.Table]) -> tuple[str, ...]:
         return tuple(map(mark_after, tables))
 
-    def with_schema(self, heads: Sequence[Head]) -> Self:
+    def learn_schema(self, heads: Sequence[Head]) -> dict[str, FieldType]:
         # A reader of its own: the one for the stream must not move.
         once = replace(self, partitions=Partitions(self.partitions.source))
         try:
-            return replace(self, pipeline=super(UnboundedWork, once).with_schema(heads).pipeline)
+            return super(UnboundedWork, once).learn_schema(heads)
         finally:
             once.close()
 
@@ -110,16 +116,14 @@ class UnboundedStream(Stream):
     def can_learn(self) -> bool:
         return self.offsets.first_is_read
 
-    def ready_work(self) -> Work | None:
+    @property
+    def known_schema(self) -> Schema | None:
         if self.offsets.schema is None:
-            return super().ready_work()
-        pipeline = self.work.pipeline
-        schema = with_padding(schema_from_json(self.offsets.schema), pipeline.padding)
-        return replace(self.work, pipeline=replace(pipeline, schema=schema))
+            return None
+        return with_padding(schema_from_json(self.offsets.schema), self.work.pipeline.padding)
 
-    def on_schema_learned(self, work: Work) -> None:
-        if work.pipeline.schema is not None:
-            self.offsets.schema = schema_to_json(work.pipeline.schema)
+    def on_schema_learned(self, schema: Schema) -> None:
+        self.offsets.schema = schema_to_json(schema)
 
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:
         for block, note in zip(blocks, notes, strict=False):

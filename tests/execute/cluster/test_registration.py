@@ -14,16 +14,22 @@ class Recorder:
 
     def __init__(self) -> None:
         self.puts: list[Any] = []
-        self.sent: list[tuple[str, Any]] = []
+        self.copies = 0
+        self.sent: list[tuple[Any, ...]] = []
 
     def put(self, value: Any) -> str:
         """Return a new reference."""
         self.puts.append(value)
         return f"ref {len(self.puts)}"
 
+    def copy(self, ref: str) -> str:
+        """Return a new reference, which names the old one."""
+        self.copies += 1
+        return f"copy {self.copies} of {ref}"
+
     def call(self, method: str, *args: Any) -> None:
-        """Record the actor's name, which stands in for its methods here, and the last argument."""
-        self.sent.append((method, args[-1]))
+        """Record the actor's name, which stands in for its methods here, and the arguments."""
+        self.sent.append((method, *args))
 
 
 def handle_of(name: str, role: Any) -> ActorHandle:
@@ -32,9 +38,9 @@ def handle_of(name: str, role: Any) -> ActorHandle:
 
 
 def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
-    """Both descriptions, the readers' and the decoders', are stored again for them."""
-    work, with_schema = SimpleNamespace(stages=()), SimpleNamespace(stages=())
-    stream: Any = SimpleNamespace(work=work, ready_work=lambda: with_schema)
+    """The description is pickled once; later copies are made from the first one."""
+    work, schema = SimpleNamespace(stages=()), SimpleNamespace()
+    stream: Any = SimpleNamespace(work=work, known_schema=schema, needs_schema=True)
     recorder = Recorder()
     pool: Any = SimpleNamespace(connection=recorder)
     registration = Registration(stream, pool, "key", lambda *_: None)
@@ -48,11 +54,11 @@ def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
     for name, role in (("reader2", "reader"), ("decoder2", "decoder"), ("decoder3", "decoder")):
         registration.add(handle_of(name, role))
     assert recorder.sent == [
-        ("reader0", "ref 1"),
-        ("decoder0", "ref 2"),
-        ("reader1", "ref 1"),
-        ("reader2", "ref 3"),
-        ("decoder2", "ref 4"),
-        ("decoder3", "ref 4"),
+        ("reader0", "key", "ref 1"),
+        ("decoder0", "key", "ref 1", schema),
+        ("reader1", "key", "ref 1"),
+        ("reader2", "key", "copy 1 of ref 1"),
+        ("decoder2", "key", "copy 1 of ref 1", schema),
+        ("decoder3", "key", "copy 1 of ref 1", schema),
     ]
-    assert recorder.puts == [work, with_schema, work, with_schema]
+    assert recorder.puts == [work]
