@@ -196,7 +196,8 @@ def _find_ranks(rank: int | None, world_size: int | None) -> Ranks:
             "(both then come from Ray Train, torch.distributed or the environment)"
         )
     if rank is not None and world_size is not None:
-        return Ranks(rank, world_size, None)
+        is_launched = os.environ.get("WORLD_SIZE") == str(world_size)
+        return Ranks(rank, world_size, _local_world_size() if is_launched else None)
     return _of_ray_train() or _of_torch() or _of_environment()
 
 

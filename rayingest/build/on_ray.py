@@ -6,6 +6,7 @@ module only if a loader has workers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rayingest.build.description import RankPlan, Ranks
@@ -49,16 +50,17 @@ def build_source(
     quarantine: Quarantine | None,
 ) -> tuple[Feeder, LoaderWatch]:
     """Start the workers of a loader, or open its pool, and return the source of its batches."""
-    limits = _limits(stream, plan, ranks, options.max_bytes, options.prefetch)
     lease = _lease(options)
     workers = options.workers
     autoscale = Autoscale(lease.pool, *workers) if isinstance(workers, tuple) else None
-    watch = LoaderWatch(RayMetrics(ranks.rank), autoscale=autoscale)
     try:
         lease.pool.open(ranks.rank, ranks.world_size)
+        max_bytes, max_bytes_for = _max_bytes(lease.pool, ranks, options.max_bytes)
+        limits = _limits(stream, plan, ranks, max_bytes, options.prefetch)
     except BaseException:
         lease.end()
         raise
+    watch = LoaderWatch(RayMetrics(ranks.rank), autoscale=autoscale)
     source = Feeder(
         stream,
         lease,
@@ -66,6 +68,7 @@ def build_source(
         limits,
         epochs=options.epochs,
         decode_timeout=options.decode_timeout,
+        max_bytes_for=max_bytes_for,
         quarantine=quarantine,
         tick=watch.tick,
         span=watch.span,
@@ -86,14 +89,23 @@ def _lease(options: Workers) -> Lease:
     return Lease(pool, pool.close)
 
 
-def _limits(
-    stream: Stream, plan: RankPlan, ranks: Ranks, max_bytes: int | None, prefetch: int
-) -> Limits:
+def _max_bytes(
+    pool: Pool, ranks: Ranks, given: int | None
+) -> tuple[int, Callable[[int], int] | None]:
+    """Return `max_bytes`, and how it follows from the number of ranks that can be on this node.
+
+    That is None if the number is certain, or if `max_bytes` is given.
+    """
+    if given is not None:
+        return given, None
+    max_bytes_for = resources.default_max_bytes(ranks.rank)
+    if ranks.local_world_size is not None:
+        return max_bytes_for(ranks.local_world_size), None
+    return max_bytes_for(pool.local_ranks()), max_bytes_for
+
+
+def _limits(stream: Stream, plan: RankPlan, ranks: Ranks, max_bytes: int, prefetch: int) -> Limits:
     resources.check_shared_memory(resources.store_bytes())
-    if max_bytes is None:
-        max_bytes = resources.default_max_bytes(
-            ranks.rank, ranks.world_size, ranks.local_world_size
-        )
     plan.describe(max_bytes)
     return Limits(
         max_bytes=max_bytes,

@@ -45,7 +45,7 @@ ACTOR_ERRORS = (
 )
 """Ray's errors for a call whose process has ended or cannot be reached."""
 
-_LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
 _POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 5.0
 
@@ -163,9 +163,9 @@ class Connection:
         """Call an actor's `method.options(**options).remote(*args)`. Raises as `check` does."""
         return self._do(lambda: _unwrap(type(method)._remote)(method, args, {}, **options))
 
-    def make(self, actor: Any, **options: Any) -> Any:
-        """Start an actor: `actor.options(**options).remote()`. Raises as `check` does."""
-        return self._do(lambda: _unwrap(type(actor)._remote)(actor, (), {}, **options))
+    def make(self, actor: Any, *args: Any, **options: Any) -> Any:
+        """Start an actor: `actor.options(**options).remote(*args)`. Raises as `check` does."""
+        return self._do(lambda: _unwrap(type(actor)._remote)(actor, args, {}, **options))
 
     def put(self, value: Any) -> Any:
         """Put a value into the object store. Raises as `check` does."""
@@ -245,7 +245,7 @@ def _init(address: str) -> None:
 
 def _connect_together(start_timeout: float) -> None:
     """Join the cluster of this launch; the first rank of the node starts it."""
-    launch = json.dumps([os.environ.get(key, "") for key in _LAUNCH_KEYS])
+    launch = json.dumps([os.environ.get(key, "") for key in LAUNCH_KEYS])
     name = hashlib.blake2b(launch.encode(), digest_size=8).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"rayingest-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)

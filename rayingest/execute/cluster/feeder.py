@@ -66,6 +66,8 @@ class Feeder:
         limits: `max_bytes` and the number of batches to run ahead.
         epochs: the epoch to stop before; None: no limit.
         decode_timeout: seconds after which a decode ends together with its worker.
+        max_bytes_for: returns `max_bytes` if at most so many ranks are on this node; None: it does
+            not depend on them.
         quarantine: receives the samples that the stream's work skips.
         tick: called after every event, and twice a second without events.
         span: receives the duration of finished work.
@@ -80,6 +82,7 @@ class Feeder:
         *,
         epochs: int | None = None,
         decode_timeout: float = math.inf,
+        max_bytes_for: Callable[[int], int] | None = None,
         quarantine: Quarantine | None = None,
         tick: Callable[[], None] = lambda: None,
         span: Span = no_span,
@@ -87,6 +90,7 @@ class Feeder:
         pool = lease.pool
         self._stream, self._pool, self._buffers, self._limits = stream, pool, buffers, limits
         self._epochs, self._lease, self._quarantine = epochs, lease, quarantine
+        self._max_bytes, self._max_bytes_for = limits.max_bytes, max_bytes_for
         self._tick, self._span = tick, span
         self._stalls = Stalls(time.monotonic)
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
@@ -176,7 +180,7 @@ class Feeder:
             **self._stalls.stats(),
             **self._dispatch.stats(),
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
-            "max_bytes": self._limits.max_bytes,
+            "max_bytes": self._max_bytes,
             "node_store_bytes": self._pool.store_bytes,
             "batches_ready": self._outbox.qsize(),
             "cluster_cpus": self._pool.cpus,
@@ -214,6 +218,10 @@ class Feeder:
 
     def on_pool_failed(self, error: IngestError) -> None:
         self._fail(error)
+
+    def on_local_ranks(self, local_ranks: int) -> None:
+        if self._max_bytes_for is not None:
+            self._post("local ranks", self._max_bytes_for(local_ranks))
 
     def _post(self, kind: str, subject: Any, extra: Any = None) -> None:
         self._inbox.put(_Arrival(kind, subject, extra))
@@ -269,6 +277,9 @@ class Feeder:
                 events = self._restart(*arrival.subject)
             case "taken" if arrival.subject == self._serving:
                 events = [ev.BatchTaken()]
+            case "local ranks" if arrival.subject > self._max_bytes:
+                self._max_bytes = arrival.subject
+                events = [ev.LimitRaised(self._max_bytes)]
             case "started":
                 self._executor.registration.add(arrival.subject)
             case "schema":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import threading
 import time
 import uuid
@@ -24,11 +25,12 @@ from functools import partial
 from typing import Annotated, Any, Literal, Protocol
 
 import ray
-from ray.exceptions import ActorUnavailableError, OutOfMemoryError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayingest.errors import ConfigError, IngestError, WorkerError
 from rayingest.execute.cluster.connection import Connection
+from rayingest.execute.cluster.coordinator import Reporter
 from rayingest.execute.cluster.decoder import CONTROL, Decoder
 from rayingest.execute.cluster.node_info import NodeInfo
 from rayingest.execute.cluster.reader import THREADS, Reader
@@ -39,6 +41,7 @@ from rayingest.execute.cluster.resources import (
     store_bytes,
     total_cpus,
 )
+from rayingest.execute.cluster.sharing import Report, Share
 from rayingest.options import Seconds, checked, whole
 from rayingest.plan.dispatch.events import WorkerFailure
 
@@ -47,6 +50,7 @@ Role = Literal["reader", "decoder"]
 DECODER_SLOTS = 2
 """Tasks that a decoder has at a time: one that runs, and one to begin at once after it."""
 MAX_FAILURES_A_MINUTE = 30
+_FIRST_SHARE_SECONDS = 10.0
 COOL_DOWN_SECONDS = 20.0
 """If a node is dead, Ray declares it dead within this time."""
 
@@ -65,6 +69,7 @@ class ActorHandle:
         actor: Ray's handle, to call its methods.
         info: where it runs; an empty node until it has started.
         excluded: ids of the nodes that it was not to be placed on.
+        requested: the time at which it was requested.
     """
 
     name: str
@@ -72,6 +77,7 @@ class ActorHandle:
     actor: Any
     info: NodeInfo = field(default_factory=lambda: NodeInfo("", 0.0))
     excluded: tuple[str, ...] = ()
+    requested: float = field(default_factory=time.monotonic)
 
     @property
     def node(self) -> str:
@@ -100,11 +106,15 @@ class Subscriber(Protocol):
     def on_pool_failed(self, error: IngestError) -> None:
         """The pool cannot continue."""
 
+    def on_local_ranks(self, local_ranks: int) -> None:
+        """At most this many ranks are on this node; the number only falls."""
+
 
 class Pool:
     """A pool of `workers` decoders (1 CPU each) and a reader on each of their nodes.
 
-    Several loaders of a process can share it.
+    Several loaders of a process can share it. Where CPUs lack, the pools of a job's ranks share the
+    decoders evenly, and again when ranks, nodes or CPUs come and go.
 
     The first loader that uses the pool starts the actors. If the cluster has fewer CPUs than all
     ranks request together, decoders are requested one by one, so that no rank takes another rank's
@@ -143,6 +153,9 @@ class Pool:
         self._prefix = ""  # of the actors' names; "" until the pool is opened
         self._opened = 0.0
         self._one_by_one = False
+        self._rank, self._node = 0, ""
+        self._reporter: Reporter | None = None  # None for the only rank of a job
+        self._share = Share()
         self._closed = self._failed = False
         self._logged_fewer = False
         # Ray runs callbacks on a thread of its own that must not call Ray, so this thread does.
@@ -178,6 +191,10 @@ class Pool:
                     self.cpus,
                 )
             nodes = _nodes_alive()
+            self._rank, self._node = rank, ray.get_runtime_context().get_node_id()
+            if world_size > 1:
+                self._share = Share(local_ranks=world_size)
+                self._reporter = Reporter(self, self.connection, world_size)
             if len(nodes) == 1:
                 # All decoders will run here, so the reader can start beside them.
                 self._start_reader(*nodes)
@@ -189,21 +206,73 @@ class Pool:
             if self._closed or not self._prefix:
                 return
             self.workers = workers
-            running = [handle for handle in self._running.values() if handle.role == "decoder"]
-            starting = [handle for handle in self._starting.values() if handle.role == "decoder"]
-            surplus = max(0, len(running) + len(starting) - workers)
-            for handle in starting[len(starting) - min(surplus, len(starting)) :]:
-                del self._starting[handle.name]
-                self.connection.kill(handle.actor)
-            for handle in running[len(running) - max(0, surplus - len(starting)) :]:
-                self._remove(handle, WorkerFailure.REMOVED)
-            self._end_idle_readers()
+            self._stop_surplus()
             self._start_missing()
 
+    def report(self) -> Report:
+        """Return what this pool has, for the coordinator."""
+        with self._lock:
+            asked = [one.requested for one in self._starting.values() if one.role == "decoder"]
+            waiting = time.monotonic() - min(asked) if asked else 0.0
+            running = self.count("decoder")
+            place = (self._rank, self._node, os.getpid())
+            return Report(self._prefix, *place, self.workers, running, waiting)
+
+    def on_share(self, share: Share) -> None:
+        """Take this pool's share of its job: give up decoders, or request those that it lacks."""
+        with self._lock:
+            if self._closed:
+                return
+            before, self._share = self._share, share
+            if share.local_ranks < before.local_ranks:
+                for subscriber in list(self._subscribers):
+                    subscriber.on_local_ranks(share.local_ranks)
+            if share.node_changes != before.node_changes:
+                self._report_lost_nodes()
+            if share.most == before.most:
+                return
+            if share.most is not None:
+                self._one_by_one = True
+                _log.info("keep %d decoders: another rank waits for its share", share.most)
+                self._stop_surplus()
+            self._start_missing()
+
+    def _report_lost_nodes(self) -> None:
+        """Report the actors on nodes that are gone: a pool with little to do makes few calls."""
+        alive = _nodes_alive()
+        for handle in list(self._running.values()):
+            if handle.node not in alive:
+                self.report_failure(handle, RayActorError())
+
+    def local_ranks(self) -> int:
+        """Return the most ranks of the job that can be on this node, as far as it is known."""
+        if self._reporter is not None and len(_nodes_alive()) > 1:
+            self._reporter.wait(_FIRST_SHARE_SECONDS)
+        return self._share.local_ranks
+
+    @property
+    def _allowed(self) -> int:
+        """The number of decoders to have: those wanted, within the pool's share."""
+        most = self._share.most
+        return self.workers if most is None else min(self.workers, most)
+
+    def _stop_surplus(self) -> None:
+        """Stop the decoders beyond the allowed number: those that start, then the last ones."""
+        running = [handle for handle in self._running.values() if handle.role == "decoder"]
+        starting = [handle for handle in self._starting.values() if handle.role == "decoder"]
+        surplus = max(0, len(running) + len(starting) - self._allowed)
+        for handle in starting[len(starting) - min(surplus, len(starting)) :]:
+            del self._starting[handle.name]
+            self.connection.kill(handle.actor)
+        for handle in running[len(running) - max(0, surplus - len(starting)) :]:
+            self._remove(handle, WorkerFailure.REMOVED)
+        self._end_idle_readers()
+
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Report running actors to the subscriber, and all changes from now on."""
+        """Report running actors and local ranks to the subscriber, and all changes from now on."""
         with self._lock:
             self._subscribers.add(subscriber)
+            subscriber.on_local_ranks(self._share.local_ranks)
             for handle in self._running.values():
                 subscriber.on_actor_started(handle)
 
@@ -302,6 +371,8 @@ class Pool:
             self._starting.clear()
             self._cool_down.clear()
         self._callbacks.shutdown(wait=False, cancel_futures=True)
+        if self._reporter is not None:
+            self._reporter.close(self._prefix)
         for handle in handles:
             self.connection.kill(handle.actor)
 
@@ -337,7 +408,7 @@ class Pool:
             return
         self.cpus = total_cpus()
         handles = [*self._running.values(), *self._starting.values()]
-        missing = self.workers - sum(handle.role == "decoder" for handle in handles)
+        missing = self._allowed - sum(handle.role == "decoder" for handle in handles)
         if self._one_by_one:
             waiting = any(handle.role == "decoder" for handle in self._starting.values())
             missing = min(missing, 0 if waiting else 1)

@@ -9,7 +9,7 @@ import logging
 import shutil
 import weakref
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -109,15 +109,14 @@ def store_bytes() -> int:
     return int(next(sizes, 0))
 
 
-def default_max_bytes(rank: int, world_size: int, local_ranks: int | None) -> int:
-    """Return the default `max_bytes`: a share of the node's store, halved for each open loader.
+def default_max_bytes(rank: int) -> Callable[[int], int]:
+    """Return the default `max_bytes` of a rank's next loader, by the number of ranks on its node.
 
-    All ranks of the node together get 40 %. `local_ranks` is their number; None derives it.
+    All ranks of the node together get 40 % of its store; a rank's second open loader gets half of
+    its share, the third a quarter.
     """
-    if local_ranks is None:
-        alive = sum(node["Alive"] for node in ray.nodes())
-        local_ranks = world_size if alive == 1 else 1
-    return int(_SHARE * store_bytes() / local_ranks / 2 ** list(_ranks.values()).count(rank))
+    share = _SHARE * store_bytes() / 2 ** list(_ranks.values()).count(rank)
+    return lambda local_ranks: int(share / local_ranks)
 
 
 def count_loader(source: Any, rank: int) -> None:

@@ -41,6 +41,8 @@ class EventHandlers:
                 self._start(event)
             case ev.BatchTaken():
                 state.untaken -= 1
+            case ev.LimitRaised(max_bytes):
+                state.ledger.max_bytes = max_bytes
             case ev.WorkerJoined(name, role, slots):
                 state.workers.join(name, role, slots)
             case ev.WorkerLost():
@@ -63,6 +65,8 @@ class EventHandlers:
                 reason = "no delivered batch is left to take"
             case ev.WorkerJoined(name, _, slots) if name in state.workers.workers or slots < 1:
                 reason = "the worker's name must be new, and it needs a slot"
+            case ev.LimitRaised(max_bytes) if max_bytes < state.ledger.max_bytes:
+                reason = f"max_bytes is {state.ledger.max_bytes}, and cannot shrink"
             case ev.Freed(nbytes) if not 0 <= nbytes <= state.ledger.released:
                 reason = f"{state.ledger.released} released bytes are not free yet"
             case ev.ReadDone() | ev.ReadFailed() | ev.DecodeDone() | ev.DecodeFailed():

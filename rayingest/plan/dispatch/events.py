@@ -91,6 +91,13 @@ class Start:
 
 
 @dataclass(frozen=True)
+class LimitRaised:
+    """`max_bytes` is this from now on: no less than before."""
+
+    max_bytes: int
+
+
+@dataclass(frozen=True)
 class WorkerJoined:
     """A worker takes tasks, up to `slots` at a time."""
 
@@ -193,6 +200,7 @@ class BatchTaken:
 
 Event = (
     Start
+    | LimitRaised
     | WorkerJoined
     | WorkerLost
     | ReadDone

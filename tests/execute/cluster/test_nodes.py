@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,34 @@ def test_a_reader_runs_on_every_node_with_decoders(
         assert counts(seen["decoders"]) == sorted(CPUS)
         assert seen["readers"] == sorted(set(seen["decoders"]))
         assert nodes.head_node.node_id not in seen["readers"]
+
+
+def test_ranks_get_equal_decoders_whenever_they_start_and_end(
+    nodes: Any, data: str, tmp_path: Path, wait_until: Any
+) -> None:
+    """The first rank of two takes 4 of 6 CPUs; then 3 each; then 4 again once the other is killed.
+
+    A node that joins adds its CPUs.
+    """
+    with Rank(nodes.address, tmp_path, data, 0, 2, 4) as first:
+        wait_until(lambda: first.decoders == 4, 60)
+        with Rank(nodes.address, tmp_path, data, 1, 2, 4) as second:
+            wait_until(lambda: (first.decoders, second.decoders) == (3, 3), 60)
+            added = nodes.add_node(num_cpus=2, object_store_memory=100 << 20)
+            wait_until(lambda: (first.decoders, second.decoders) == (4, 4), 60)
+            nodes.remove_node(added)
+            wait_until(lambda: (first.decoders, second.decoders) == (3, 3), 90)
+            second.process.kill()
+        wait_until(lambda: first.decoders == 4, 60)
+
+
+def test_ranks_of_a_node_share_its_store(
+    nodes: Any, data: str, tmp_path: Path, wait_until: Any
+) -> None:
+    """Each of them, without LOCAL_WORLD_SIZE, takes its part of 40 % of the node they run on."""
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(Rank(nodes.address, tmp_path, data, rank, 3, 1)) for rank in (0, 1)
+        ]
+        share = int(0.4 * (100 << 20) / 3)
+        wait_until(lambda: [rank.seen["max_bytes"] for rank in ranks] == [share] * 2, 60)

@@ -20,8 +20,8 @@ class Source:
 def test_a_nodes_store_is_divided_among_its_ranks(cluster: Any) -> None:
     """They get 40 % of it together."""
     assert resources.store_bytes() == STORE
-    assert resources.default_max_bytes(100, 4, None) == int(0.4 * STORE / 4)
-    assert resources.default_max_bytes(100, 64, 8) == int(0.4 * STORE / 8)
+    assert resources.default_max_bytes(100)(4) == int(0.4 * STORE / 4)
+    assert resources.default_max_bytes(100)(8) == int(0.4 * STORE / 8)
 
 
 def test_further_loaders_of_a_rank_get_less_and_less(cluster: Any) -> None:
@@ -29,12 +29,12 @@ def test_further_loaders_of_a_rank_get_less_and_less(cluster: Any) -> None:
     sources = [Source() for _ in range(6)]
     given = []
     for source in sources:
-        given.append(resources.default_max_bytes(100, 1, 1))
+        given.append(resources.default_max_bytes(100)(1))
         resources.count_loader(source, 100)
     assert sum(given) < 0.8 * STORE
-    assert resources.default_max_bytes(101, 1, 1) == given[0]
+    assert resources.default_max_bytes(101)(1) == given[0]
     resources.uncount_loader(sources[0])
-    assert resources.default_max_bytes(100, 1, 1) == given[5]
+    assert resources.default_max_bytes(100)(1) == given[5]
 
 
 def test_too_little_shared_memory_is_logged(caplog: pytest.LogCaptureFixture) -> None:

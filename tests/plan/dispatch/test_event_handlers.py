@@ -40,6 +40,7 @@ def decoding(*rows: int, **limits: int) -> Script:
         (ev.BatchTaken(), "no delivered batch is left to take"),
         (ev.WorkerJoined("d0", "decoder", 1), "the worker's name must be new, and it needs a slot"),
         (ev.WorkerJoined("d9", "decoder", 0), "the worker's name must be new, and it needs a slot"),
+        (ev.LimitRaised(999), "max_bytes is 1000, and cannot shrink"),
         (ev.Freed(-1), "0 released bytes are not free yet"),
         (ev.Freed(1), "0 released bytes are not free yet"),
         (ev.ReadDone(1, (5,)), "task 1 is a decode"),
@@ -71,6 +72,16 @@ def test_an_event_that_cannot_happen_changes_nothing(event: ev.Event, reason: st
         script.tell(event)
     assert script.counters == before
     assert script.tell() == []
+
+
+def test_a_raised_limit_lets_more_blocks_in() -> None:
+    """Two blocks and an output of 10 bytes fit at first, and four blocks afterwards."""
+    script = Script([100] * 4, max_bytes=220, read_blocks=1)
+    script.join(readers=3)
+    script.start(*map(make_step, range(4)))
+    script.read(0, 100)
+    more = script.tell(ev.LimitRaised(410))
+    assert [command.blocks for command in more if isinstance(command, ev.Read)] == [(2,), (3,)]
 
 
 def test_events_at_the_limit_are_legal() -> None:
