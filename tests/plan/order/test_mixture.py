@@ -326,3 +326,15 @@ def test_less_than_a_batch_is_refused() -> None:
         ConfigError, match="a pass over the mixture has 3 samples, less than one global batch of 6"
     ):
         made([[2], [9]], {0: (1, 1)})
+
+
+@pytest.mark.parametrize("samples", [8, 9, 11, 15, 16, 61])
+def test_a_repeated_source_draws_each_sample_once_a_pass(samples: int) -> None:
+    """Also where the last step of a pass takes from two lanes and more, but not from all."""
+    subset = Subset.whole(manifest([3] * (samples // 3) + [samples % 3]))
+    of_source = source_order(subset, samples_per_step=8, share=1.0, seed=5, window=16, lanes=8)
+    source = RepeatedSource(subset, of_source)
+    drawn = source.draw(np.arange(3 * samples))
+    assert drawn.passes.tolist() == [p for p in range(3) for _ in range(samples)]
+    for number in range(3):
+        assert sorted(drawn.position[drawn.passes == number].tolist()) == [*range(samples)]
