@@ -111,7 +111,9 @@ def build_loader(
         prefetch: number of batches to make, and to copy to the device, in advance.
         pool: workers that this loader shares with others of this process, instead of `workers`.
         pin_memory: page-lock the host memory of batches. Default: True for a CUDA device.
-        epochs: number of epochs the loop will run: nothing beyond the last one is read.
+        epochs: number of epochs the loop will run: nothing beyond the last one is read. Default: it
+            may end after any epoch, so only the first batches of the next one are decoded before
+            the loop begins it.
         uneven: allow a world size that does not divide the batch; ranks then differ by one row.
         after_copy: by field, a function of the tensor, called on the device after the copy
             (`images.Normalize`).
@@ -166,7 +168,16 @@ def build_loader(
     if on_ray:
         from rayingest.build.on_ray import Workers, build_source
 
-        options = Workers(workers, pool, max_bytes, prefetch, epochs, start_timeout, decode_timeout)
+        options = Workers(
+            workers,
+            pool,
+            max_bytes,
+            prefetch,
+            0 if resolve_device(device).type == "cpu" else prefetch,
+            epochs,
+            start_timeout,
+            decode_timeout,
+        )
         source, watch = build_source(stream, plan, ranks, slots, options, bad_samples)
     else:
         watch = LoaderWatch()

@@ -36,6 +36,7 @@ class Workers:
     pool: Pool | None
     max_bytes: int | None
     prefetch: int
+    copied_ahead: int
     epochs: int | None
     start_timeout: float
     decode_timeout: float
@@ -56,7 +57,7 @@ def build_source(
     try:
         lease.pool.open(ranks.rank, ranks.world_size)
         max_bytes, max_bytes_for = _max_bytes(lease.pool, ranks, options.max_bytes)
-        limits = _limits(stream, plan, ranks, max_bytes, options.prefetch)
+        limits = _limits(stream, plan, ranks, max_bytes, options)
     except BaseException:
         lease.end()
         raise
@@ -104,14 +105,17 @@ def _max_bytes(
     return max_bytes_for(pool.local_ranks()), max_bytes_for
 
 
-def _limits(stream: Stream, plan: RankPlan, ranks: Ranks, max_bytes: int, prefetch: int) -> Limits:
+def _limits(
+    stream: Stream, plan: RankPlan, ranks: Ranks, max_bytes: int, options: Workers
+) -> Limits:
     resources.check_shared_memory(resources.store_bytes())
     plan.describe(max_bytes)
     return Limits(
         max_bytes=max_bytes,
         read_ahead=_steps_ahead(stream, ranks.world_size),
-        decode_ahead=prefetch + 1,
-        ready_batches=max(1, prefetch),
+        decode_ahead=options.prefetch + 1,
+        ready_batches=max(1, options.prefetch),
+        copied_ahead=options.copied_ahead,
         ready_bytes=min(Limits.ready_bytes, max_bytes // _READY_PART),
         whole_steps=stream.work.pipeline.needs_whole_steps,
         in_order=stream.in_order,

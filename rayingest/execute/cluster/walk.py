@@ -50,9 +50,10 @@ class Walk:
             self._steps.append(filled)
             yield ev.StepWork(
                 filled.samples.block,
-                filled.samples.expires + self._begin(filled),
+                filled.samples.expires + self._begin(filled.own.epoch),
                 samples.size,
                 filled.deadly,
+                None if self._epochs is not None else self._begin(filled.own.epoch + 1),
             )
 
     def _replace(
@@ -62,11 +63,13 @@ class Walk:
         expires = filled.fill(row, error, unreadable)
         if isinstance(expires, DataError):
             return expires
-        return int(filled.samples.block[row]), expires + self._begin(filled)
+        return int(filled.samples.block[row]), expires + self._begin(filled.own.epoch)
 
-    def _begin(self, filled: FilledStep) -> int:
-        """Return the number of the first step of this step's epoch; negative before the start."""
-        epoch = filled.own.epoch
+    def _begin(self, epoch: int) -> int:
+        """Return the number of the first step of an epoch; negative before the start.
+
+        The epoch is one that the walk has reached, or the next one.
+        """
         if epoch not in self._begins:
             self._begins[epoch] = self._begins[epoch - 1] + self._stream.planner.steps_in(epoch - 1)
         return self._begins[epoch]

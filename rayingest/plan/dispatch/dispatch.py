@@ -28,6 +28,8 @@ _DECODING_SHARE = 4
 
 The rest is for blocks.
 """
+_LEAD_PART = 8
+"""Of a long pass that the loop may never begin, 1/8 is decoded."""
 
 
 class Dispatch:
@@ -189,9 +191,9 @@ class Dispatch:
         attempts: list[tuple[Chunk, int]] = []
         rows, most = 0.0, self._max_task_rows()
         while (chunk := queue.next_ready()) is not None:
-            if not (attempts or chunk.step <= self._begin_until()):
+            if chunk.step > (self._decode_until() if attempts else self._begin_until()):
                 break
-            if not self._may_decode(chunk):
+            if not self._eviction.fits_output(chunk):
                 if attempts or not self._split_by_block(chunk):
                     break
                 continue
@@ -230,10 +232,24 @@ class Dispatch:
         """
         return sum(charges) + (0 if measured else max(0, -self._ledger.exceeds_by(0)))
 
-    def _may_decode(self, chunk: Chunk) -> bool:
-        """Return whether the chunk is near enough, and its output fits."""
-        near = self.state.queue.due + self._decode_ahead()
-        return chunk.step <= near and self._eviction.fits_output(chunk)
+    def _decode_until(self) -> int:
+        """Return the last step that may be decoded now.
+
+        A loop may end with any pass. Until it begins the next pass, only the steps that let this
+        pass start at once are decoded: those that limits say (`ready_batches`, `decode_ahead`), or
+        1/8 of the pass where that is more, and never more than half of it.
+        """
+        state, limits = self.state, self.limits
+        due = state.queue.due
+        until = due + self._decode_ahead()
+        following = state.queue.next_pass(due - state.untaken - limits.copied_ahead)
+        if following is None:
+            return until
+        few = limits.copied_ahead + limits.ready_batches + limits.decode_ahead
+        lead = min(max(few, len(following) // _LEAD_PART), -(-len(following) // 2))
+        # The consumer may wait for the step due, if it has taken all batches before.
+        waits = due if not state.untaken else 0
+        return max(waits, min(until, following.start + lead - 1))
 
     def _decode_ahead(self) -> int:
         """Return how many steps behind the one due may be decoded: enough for all decoders."""
@@ -251,7 +267,7 @@ class Dispatch:
         ahead = min(self._decode_ahead(), self.limits.read_ahead - 1)
         share = ahead // (self._workers.slots("decoder") + 1)
         task_steps = self._max_task_rows() // max(1, queue.max_step_cost)
-        return queue.due + ahead - min(share, task_steps)
+        return min(queue.due + ahead - min(share, task_steps), self._decode_until())
 
     def _max_task_rows(self) -> int:
         """Return the rows that a decode task has at most.

@@ -55,13 +55,15 @@ class StepWork:
     `block`: the block of each sample (int64[n]). `expires`: for each of them the step from
     which on the steps not yet taken up cannot need the block (int64[n]). `cost`: what the step
     costs to decode, in rows; None: its number of samples. Packed rows cost alike, however many
-    samples they hold. `deadly`: rows whose samples have ended workers before.
+    samples they hold. `deadly`: rows whose samples have ended workers before. `pass_end`: the first
+    step after the step's pass, where the loop may end with this pass; None: it goes on in any case.
     """
 
     block: np.ndarray
     expires: np.ndarray
     cost: int | None = None
     deadly: tuple[int, ...] = ()
+    pass_end: int | None = None
 
     def __len__(self) -> int:
         return len(self.block)

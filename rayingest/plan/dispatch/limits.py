@@ -25,6 +25,8 @@ class Limits:
     ready_batches: int = 2
     max_ready_batches: int = 32
     ready_bytes: int = 4 << 20
+    # Batches that the consumer takes before the loop asks for them, to copy them to a device.
+    copied_ahead: int = 0
 
     # A decode task should take `task_seconds`; the first ones have `first_task_rows` rows.
     # `whole_steps`: a step is one chunk, as far as `max_bytes` allows.

@@ -65,6 +65,9 @@ class StepQueue:
         self.horizon = 0
         # The largest cost of a step taken up so far, in rows.
         self.max_step_cost = 0
+        # Where passes end with which the loop may end, ascending: of all steps taken up but those
+        # of passes that the loop has left.
+        self._pass_ends: deque[int] = deque()
         # The chunks of each step from `due` to the horizon: together they have each of the step's
         # rows once, and none of them is obsolete.
         self._chunks: deque[list[Chunk]] = deque()
@@ -86,6 +89,9 @@ class StepQueue:
         self.max_step_cost = max(self.max_step_cost, cost)
         chunks = self._cut(work, cost)
         self._chunks.append(chunks)
+        ends = self._pass_ends
+        if work.pass_end is not None and (not ends or ends[-1] != work.pass_end):
+            ends.append(work.pass_end)
         self.horizon += 1
         return [(chunk, _latest_expiry(chunk, work)) for chunk in chunks]
 
@@ -111,6 +117,17 @@ class StepQueue:
             return lone
         parts = np.array_split(rows, min(count, len(rows)))
         return [*(Chunk(self.horizon, part, work.block[part], row_cost) for part in parts), *lone]
+
+    def next_pass(self, received: int) -> range | None:
+        """Return the steps of the pass after the one that the loop is in.
+
+        The loop has `received` steps. Returns None where no step of the next pass is taken up, or
+        where the loop goes on in any case.
+        """
+        ends = self._pass_ends
+        while ends and ends[0] < received:
+            ends.popleft()
+        return range(ends[0], ends[1]) if len(ends) > 1 else None
 
     def offer(self, chunk: Chunk) -> None:
         """Put the chunk among the ready ones if it waits and no block is missing."""

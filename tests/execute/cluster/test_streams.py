@@ -214,3 +214,32 @@ def test_the_next_epoch_is_ready_when_one_ends(
         wait_until(lambda: loader.stats()["bytes_in_flight"] == 0)
         assert loader.stats()["batches_ready"] == 0
         assert loader.stats()["steps"] == 10
+
+
+class Log:
+    """A function for `map` that adds a byte to a file for each sample."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        with self.path.open("ab") as file:
+            file.write(b"x")
+        return sample
+
+
+def test_of_a_pass_that_may_never_begin_only_the_first_steps_are_decoded(
+    tmp_path: Path, pool_of_1: ri.Pool, wait_until: Any
+) -> None:
+    """Without `epochs`: of ten steps two that lie ready and three ahead; the schema takes eight
+    samples.
+    """
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"x": {i}}}\n' for i in range(200)))
+    log = Log(tmp_path / "log")
+    data = ri.read_json(str(tmp_path / "rows.jsonl"), index=tmp_path / "index").map(log).batch(20)
+    with data.loader(pool=pool_of_1) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 200
+        wait_until(lambda: log.path.stat().st_size >= 8 + 200 + 100)
+        wait_until(lambda: loader.stats()["decodes_running"] == 0)
+        assert log.path.stat().st_size == 8 + 200 + 100
+        assert loader.stats()["batches_ready"] == 5

@@ -238,6 +238,58 @@ def test_no_step_is_decoded_too_far_ahead() -> None:
     assert begun == [[[(1, 1)]], [[(2, 1)]], [[(3, 1)]]]
 
 
+def decoded_until_the_loop_stops(pass_steps: int, taken: int, **limits: int) -> int:
+    """Return how many steps are decoded until a loop that takes `taken` batches stops."""
+    passes = taken // pass_steps + 3
+    steps = [
+        make_step(0, pass_end=(number + 1) * pass_steps)
+        for number in range(passes)
+        for _ in range(pass_steps)
+    ]
+    script = Script([100], max_bytes=1 << 30, read_ahead=100, **limits)
+    script.join()
+    script.start(*steps)
+    decoding = decodes(script.read(0, 100))
+    task, decoded = 0, 0
+    while decoding or taken:
+        if decoding:
+            task, parts = task + 1, len(decoding.pop(0))
+            decoded += parts
+            decoding += decodes(script.decode(task, *[10] * parts))
+        else:
+            taken -= 1
+            decoding += decodes(script.tell(ev.BatchTaken()))
+    return decoded
+
+
+@pytest.mark.parametrize(
+    ("pass_steps", "taken", "limits", "decoded"),
+    [
+        (20, 20, {}, 26),  # 2 that lie ready and 4 that are decoded ahead
+        (20, 21, {}, 46),  # the loop has begun the next pass
+        (20, 20, {"ready_batches": 1, "decode_ahead": 2}, 23),
+        (20, 20, {"copied_ahead": 2}, 28),
+        (20, 22, {"copied_ahead": 2}, 28),  # copies to the device, not yet the loop
+        (20, 23, {"copied_ahead": 2}, 48),
+        (80, 80, {}, 90),  # 1/8 of the next pass
+        (10, 10, {}, 15),  # half of the next pass
+        (3, 3, {}, 5),
+        (1, 1, {}, 2),
+        (1, 30, {}, 31),
+    ],
+)
+def test_little_is_decoded_of_a_pass_that_the_loop_may_never_begin(
+    pass_steps: int, taken: int, limits: dict[str, int], decoded: int
+) -> None:
+    """What lies ready or is decoded ahead in any case, or 1/8 of the pass; at most half of it."""
+    assert decoded_until_the_loop_stops(pass_steps, taken, **limits) == decoded
+
+
+def test_a_loop_that_has_all_batches_gets_the_step_due_of_any_pass() -> None:
+    """Batches that were copied ahead do not count as received, and yet no loop waits for ever."""
+    assert decoded_until_the_loop_stops(2, 60, copied_ahead=5) >= 60
+
+
 # Reads
 
 

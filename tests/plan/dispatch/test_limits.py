@@ -17,6 +17,7 @@ def test_the_defaults_are_small_batches_of_a_stream_without_a_bound() -> None:
         "ready_batches": 2,
         "max_ready_batches": 32,
         "ready_bytes": 4_194_304,
+        "copied_ahead": 0,
         "task_seconds": 0.4,
         "first_task_rows": 16,
         "whole_steps": False,
