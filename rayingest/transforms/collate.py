@@ -291,9 +291,12 @@ def _shapes_differ(name: str, found: Iterable[tuple[int, ...]]) -> str:
         advice = f"give images one size, as in .decode({name}=ri.images.RandomResizedCrop(224))"
     elif all(len(shape) == 1 for shape in shapes):
         advice = (
-            "the field comes from a source of fixed length; give arrays of another length a field "
-            "of their own"
+            f"pad the field with .batch(pad={{{name!r}: ri.Pad()}}), or give arrays of another "
+            "length a field of their own"
         )
     else:
-        advice = "pad or cut them to one shape in .map, or pass .batch(collate=...)"
+        advice = (
+            f"pad the field with .batch(pad={{{name!r}: ri.Pad()}}), cut it to one shape in .map, "
+            "or pass .batch(collate=...)"
+        )
     return f"field {name!r} has values of shapes {shown}, which cannot be stacked: {advice}"

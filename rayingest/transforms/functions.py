@@ -43,8 +43,8 @@ class Function:
     - `set_up`: a class, of which each worker makes one instance to call.
     - `out_shape`, `out_dtype`: of every result, where the function can write it into the batch
       (`out=`); else `out_shape` is None.
-    - `fixed_lengths`: the 1-D arrays that it returns for a field have one length, as its attribute
-      of that name promises.
+    - `fixed_lengths`: the 1-D arrays that it returns for a field have one length, unless the first
+      samples differ, as its attribute of that name says.
     - `takes_backend`: an image transform, which is called with the run's `image_backend=`.
     """
 

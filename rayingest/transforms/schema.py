@@ -5,7 +5,8 @@ sample conforms to it or is bad by itself. So the columns of a batch never depen
 does an error depend on which rows come together:
 
 - numbers become a 1-D array;
-- 1-D arrays and flat lists of numbers are always padded, and come with `<field>_length`;
+- 1-D arrays and flat lists of numbers are padded, and come with `<field>_length`, unless their
+  source says that they have one length, and the first samples do not differ;
 - arrays of two and more dimensions are stacked; with a `Pad` they, and lists of lists, are padded;
 - everything else becomes a list.
 
@@ -75,9 +76,10 @@ def infer_schema(
     """Return the schema that these samples suggest.
 
     It has all fields that occur, with the smallest dtype that holds their numbers. 1-D arrays of
-    the fields in `fixed` are known to have one length; `padding` says which other arrays are
-    padded. None and empty lists say nothing if other samples do. Raises ConfigError for values of
-    one field that fit no common column, and for reserved names.
+    the fields in `fixed` have one length, unless these samples or `padding` say otherwise;
+    `padding` says which other arrays are padded. None and empty lists say nothing if other samples
+    do. Raises ConfigError for values of one field that fit no common column, and for reserved
+    names.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
     schema = {
@@ -180,10 +182,17 @@ def as_array(value: Any) -> np.ndarray:
     """Return a tensor, or another value that converts itself, as a numpy array.
 
     Not copied if possible; a tensor's gradients are left behind. A tensor is known by its methods,
-    so torch is not imported. TypeError, with a way out, for a dtype that numpy lacks.
+    so torch is not imported. TypeError, with a way out, for a dtype that numpy lacks, and for a
+    masked array that masks a value: an array has no place for the mask.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        return without_mask(value)
     if not hasattr(value, "detach"):
         return np.asarray(value)
+    if hasattr(value, "get_mask"):  # torch's masked tensor, which numpy would take without its mask
+        return without_mask(
+            np.ma.masked_array(as_array(value.get_data()), ~as_array(value.get_mask()))
+        )
     tensor = value.detach().cpu()
     try:
         return np.asarray(tensor.numpy())
@@ -195,6 +204,16 @@ def as_array(value: Any) -> np.ndarray:
             f"its bits as .view(torch.int{8 * tensor.element_size()}) and view these back in "
             "after_copy"
         ) from error
+
+
+def without_mask(array: np.ma.MaskedArray[Any, Any]) -> np.ndarray:
+    """Return the data of a masked array. TypeError, with a way out, if it masks a value."""
+    if np.ma.is_masked(array):
+        raise TypeError(
+            "a masked value would come as data: fill it in with array.filled(value), or return "
+            "array.data and array.mask as two fields"
+        )
+    return np.asarray(array.data)
 
 
 def merge_schemas(schemas: Mapping[str, Schema]) -> dict[str, FieldType]:
@@ -262,13 +281,12 @@ def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> F
         if not dtypes:
             return LISTED
         shape = first.shape if len({type_.shape for type_ in types}) == 1 else None
-        return FieldType(np.result_type(*dtypes), first.ndim, first.padded, shape)
+        # Lengths that differ, and arrays without numbers, promise no length.
+        padded = first.padded or (first.ndim == 1 and shape in {None, (0,)})
+        shape = None if padded and first.ndim == 1 else shape
+        return FieldType(np.result_type(*dtypes), first.ndim, padded, shape)
     only_empty = all(isinstance(value, (list, tuple)) for value in values)
-    return (
-        FieldType(_INT64, 1 if pad is None else pad.axes, padded=not fixed)
-        if only_empty
-        else LISTED
-    )
+    return FieldType(_INT64, 1 if pad is None else pad.axes, padded=True) if only_empty else LISTED
 
 
 def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType | None:
@@ -285,7 +303,7 @@ def _type_of(name: str, value: Any, fixed: bool, pad: Pad | None) -> FieldType |
         return LISTED
     if pad is not None and array.ndim > 1 and array.ndim >= pad.axes:
         return FieldType(array.dtype, array.ndim, True, array.shape[pad.axes :] or None)
-    padded = array.ndim == 1 and not fixed
+    padded = array.ndim == 1 and (pad is not None or not fixed)
     return FieldType(
         array.dtype, array.ndim, padded, array.shape if array.ndim and not padded else None
     )
@@ -362,9 +380,12 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
                 return taken
     if value is None and field.nullable:
         return None
+    array = None if field.dtype is None else _numeric_array(name, value)
+    is_longer = array is not None and array.ndim == field.ndim and not _fits(array.shape, field)
+    advice = f"pad it with .batch(pad={{{name!r}: ri.Pad()}})" if is_longer else ""
     raise DataError(
         f"field {name!r} is {_describe(name, value)} here, and {field} in the first samples of "
-        "the data: make it one of them with .map, or pass .batch(collate=...)"
+        f"the data: {advice or 'make it one of them with .map'}, or pass .batch(collate=...)"
     )
 
 

@@ -418,3 +418,70 @@ def test_mistakes_are_refused(make: Callable[[], Any], said: str) -> None:
     """The call or the loader refuses them."""
     with pytest.raises(ri.ConfigError, match=said):
         make()
+
+
+class Ragged:
+    """Arrays of `length(i)` numbers."""
+
+    def __init__(self, length: Callable[[int], int]) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"tokens": torch.arange(self.length(i)), "label": i}
+
+
+def ragged_stream(length: Callable[[int], int], iterable: bool) -> ri.Dataset:
+    data = Ragged(length)
+    if iterable:
+        return ri.from_torch_iterable(lambda shard: (data[i] for i in range(24)), shards=1)
+    return ri.from_torch(data)
+
+
+def loaded(dataset: ri.Dataset) -> list[dict[str, Any]]:
+    with dataset.loader(workers=0, epochs=1) as loader:
+        return list(loader)
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_arrays_of_different_lengths_are_padded(iterable):
+    """As from any other source: zeros at the end, and the lengths in a column of their own."""
+    (first, *_) = loaded(ragged_stream(lambda i: i % 5 + 1, iterable).batch(6))
+    assert first["tokens"].shape == (6, 5)
+    assert first["tokens_length"].tolist() == [1, 2, 3, 4, 5, 1]
+    assert first["tokens"][1].tolist() == [0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_pad_makes_arrays_padded_whose_first_lengths_agree(iterable):
+    """Without `pad` they have no lengths, and a longer array is an error that names `ri.Pad`."""
+
+    def length(i: int) -> int:
+        return 4 if i < 20 else 7
+
+    stream = ragged_stream(length, iterable)
+    (first, *_) = loaded(stream.take(12).batch(6))
+    assert "tokens_length" not in first
+    with pytest.raises(ri.DataError, match=r"\.batch\(pad=\{'tokens': ri\.Pad\(\)\}\)"):
+        loaded(stream.batch(6))
+    *_, last = loaded(stream.batch(6, pad={"tokens": ri.Pad(value=-1)}))
+    assert last["tokens_length"].tolist() == [4, 4, 7, 7, 7, 7]
+    assert last["tokens"][0].tolist() == [0, 1, 2, 3, -1, -1, -1]
+
+
+@pytest.mark.parametrize("empty", [[], np.zeros(0, np.int64)])
+def test_empty_values_promise_no_length(empty):
+    """A field of empty lists or arrays in the first samples is padded."""
+
+    class Boxes:
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            return {"ids": empty if i < 9 else np.array([7, 8])}
+
+    first, last = loaded(ri.from_torch(Boxes()).batch(6))
+    assert first["ids_length"].tolist() == [0] * 6
+    assert last["ids_length"].tolist() == [0, 0, 0, 2, 2, 2]

@@ -81,8 +81,15 @@ def test_fixed_fields_are_stacked_without_lengths():
     assert columns["x_length"].tolist() == [0, 1]
     parts = [(slice(i, i + 1), columns_of(samples[i : i + 1], fixed={"x"})) for i in range(2)]
     assert same(assemble(parts, 2, dirty), columns)
-    with pytest.raises(ConfigError, match=r"'x'.*fixed length"):
-        columns_of([{"x": [1, 2]}, {"x": [1]}], fixed={"x"})
+
+
+def test_fixed_fields_whose_first_lengths_differ_are_padded():
+    """The samples decide, where the source's promise is wrong; later ones cannot."""
+    columns = columns_of([{"x": [1, 2]}, {"x": [1]}], fixed={"x"})
+    assert columns["x"].tolist() == [[1, 2], [1, 0]]
+    assert columns["x_length"].tolist() == [2, 1]
+    with pytest.raises(DataError, match=r"pad=\{'x': ri\.Pad\(\)\}"):
+        conform({"x": [1]}, infer_schema([{"x": [1, 2]}], fixed={"x"}))
 
 
 def test_no_samples():

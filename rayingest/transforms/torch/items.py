@@ -31,7 +31,7 @@ class _Items:
     items are not split into fields.
     """
 
-    fixed_lengths = True  # torch's own collation requires it of 1-D arrays too
+    fixed_lengths = True  # as torch's own collation expects, unless the first samples differ
 
     def __init__(
         self, dataset: Any, worker_init_fn: Callable[[int], object] | None, whole: bool

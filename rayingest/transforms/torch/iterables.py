@@ -161,7 +161,7 @@ class Copies:
 class Restore:
     """For `Map`: unpickle a sample that `source` has taken."""
 
-    fixed_lengths = True  # torch's own collation requires it of 1-D arrays too
+    fixed_lengths = True  # as torch's own collation expects, unless the first samples differ
 
     def __init__(self, source: Iterables) -> None:
         self.source = repr(source)
