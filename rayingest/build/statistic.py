@@ -27,6 +27,7 @@ from rayingest.storage.scan import CacheFile, IndexCache
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import failure, is_interrupt, name_of
 from rayingest.transforms.pipeline import Pipeline
+from rayingest.transforms.schema import as_array
 from rayingest.transforms.stages import Decode, Select, Stage, compile_stages
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _by(value: Any) -> Any:
         return value
     if isinstance(value, (str, bytes)):
         raise TypeError
-    array = np.asarray(value)
+    array = as_array(value)  # TypeError for a masked value
     if array.ndim != 1 or array.dtype.kind not in "biufUS":
         raise TypeError
     return array

@@ -50,6 +50,10 @@ MAX_PIXELS = 89_478_485
 ImageLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray | Image.Image
 _OPT_IN = "to raise it, decode the field with ri.images.Decode(max_pixels=...)"
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+_SAMPLE_FORMAT, _SIGNED = 339, 2
+"""The tag of a TIFF that names the kind of its numbers, and its value for signed integers."""
+_WIDENED = {"L;2": 85, "L;4": 17}
+"""By what Pillow multiplies grey of 2 and of 4 bits, so that white is 255."""
 
 
 def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
@@ -69,9 +73,11 @@ def open_image(data: ImageLike, max_pixels: int | None = None) -> Image.Image:
             )
         if image.format == "PNG":
             _check_png(memoryview(data))
-        return image
+        return _unsigned(image)
     if isinstance(data, Image.Image):
-        return data
+        return _unsigned(data)
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise DataError("an image has no place for a mask: fill it in with array.filled(value)")
     if isinstance(data, np.ndarray) and data.dtype == np.uint8:
         if data.ndim == 3 and data.shape[2] == 1:
             data = data[:, :, 0]
@@ -111,6 +117,14 @@ def _identify(data: bytes | bytearray | memoryview, allow_bombs: bool) -> Image.
     raise DataError(f"not an image ({', '.join(FORMATS)}): {_preview(data)}")
 
 
+def _unsigned(image: Image.Image) -> Image.Image:
+    """Return the image; DataError for signed 8-bit numbers, which Pillow takes for unsigned."""
+    kinds = getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, ())
+    if image.mode not in {"I", "F"} and _SIGNED in kinds:
+        raise DataError(_unknown_range("signed"))
+    return image
+
+
 def _check_png(data: memoryview) -> None:
     """Raise DataError for a missing chunk or a wrong checksum, which Pillow does not check.
 
@@ -133,19 +147,21 @@ def _preview(data: bytes | bytearray | memoryview) -> str:
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Read the pixels, and return the image in 8 bits a channel, as "RGB", "L" or "RGBA".
+    """Read the pixels, and return the image in 8 bits a channel, as "RGB", "L", "RGBA" or "P".
 
     Palettes are looked up; CMYK is converted (inverted, in a JPEG as Adobe writes it); alpha is
     dropped unless `mode` has it. 16-bit grey is scaled by 1/257 (white stays white); Pillow cuts
-    16-bit colours to 8 bits. DataError for 32-bit integer and float images: their range is unknown.
+    16-bit colours to 8 bits. DataError for signed, 32-bit integer and float images: their range is
+    unknown. "P" keeps the numbers in the file, as `_class_numbers` does.
     """
+    if mode == "P":
+        return _class_numbers(image)
     if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in {"PPM", "PNG"}):
         wide = np.asarray(image).astype(np.uint32)  # Pillow would clip at 255 instead of scaling
         image = Image.fromarray(((wide * 255 + 32_895) >> 16).astype(np.uint8))
     elif image.mode in {"I", "F"}:
-        kind = "32-bit integer" if image.mode == "I" else "float"
         raise DataError(
-            f"{kind} image: its range is not known; give the field a decoder of your own"
+            _unknown_range("signed or 32-bit integer" if image.mode == "I" else "float")
         )
     elif image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
         # Pillow warns where these palettes are converted to any other mode.
@@ -154,6 +170,35 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
         image.load()
         return image
     return image.convert(mode)
+
+
+def _unknown_range(kind: str) -> str:
+    return f"{kind} image: its range is not known; give the field a decoder of your own"
+
+
+def _class_numbers(image: Image.Image) -> Image.Image:
+    """Return the numbers of a palette's colours, or of grey of at most 8 bits, in mode "P".
+
+    Pillow resizes an image of this mode without mixing numbers. DataError for other images.
+    """
+    if image.mode not in {"P", "L", "1"}:
+        raise DataError(
+            f"an image of mode {image.mode} has no class numbers: Decode('P') takes images with a "
+            "palette, and grey images of at most 8 bits"
+        )
+    factor = _WIDENED.get(_packing(image), 1)
+    image.load()
+    if image.mode == "P":
+        return image
+    numbers = np.asarray(image).astype(np.uint8) // factor
+    return Image.frombytes("P", image.size, numbers.tobytes())
+
+
+def _packing(image: Image.Image) -> str:
+    """Return how the file packs pixels, in Pillow's words; "" for pixels that are read already."""
+    tiles = getattr(image, "tile", ())
+    arguments = tiles[0][3] if tiles else ""
+    return arguments if isinstance(arguments, str) else str(next(iter(arguments or ()), ""))
 
 
 def turn_upright(image: Image.Image) -> Image.Image:

@@ -35,7 +35,7 @@ from rayingest.transforms.images.region import Region
 Extent = tuple[int | None, int | None, int]
 """Height, width and channels, as far as they are known before an image is seen."""
 
-_CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
+_CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4, "P": 1}
 
 
 class Transform(ABC):
@@ -114,8 +114,10 @@ class Transform(ABC):
 
 @dataclass(frozen=True)
 class Decode(Transform):
-    """Decode without changing the size, to `mode` "RGB", "L" (grey, one channel) or "RGBA".
+    """Decode without changing the size, to `mode` "RGB", "L" (grey, one channel), "RGBA" or "P".
 
+    "P" is for masks: one channel with the numbers of the palette's colours, or of grey of at most
+    8 bits, as they are in the file; steps that resize take the nearest number and mix none.
     EXIF orientation is applied only if `exif` is true (Pillow applies a TIFF file's own in any
     case). `max_pixels` counts if this is the first step: the largest image that is decoded. Its
     default is 89,478,485 pixels, or less if `PIL.Image.MAX_IMAGE_PIXELS` is set to less; TIFF and
