@@ -58,7 +58,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         lines = "".join(f'{{"i": {i}}}\n' for i in range(20_000))
         (Path(name) / "a.jsonl").write_text(lines)
-        data = ri.read_json(f"{name}/a.jsonl", index=name, block_bytes=1 << 16).shuffle(1).batch(64)
+        data = (
+            ri.read_json(f"{name}/a.jsonl", index=name, block_bytes=1 << 16)
+            .shuffle(seed=1)
+            .batch(64)
+        )
         with data.loader(workers=2) as loader:
             batches = chain.from_iterable(repeat(loader))
             next(batches)

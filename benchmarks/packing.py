@@ -172,7 +172,7 @@ def speed(megabytes: int, workers: int, rounds: int, batches: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         total = write_documents(Path(folder), megabytes)
         documents = ri.read_json(folder, types={"tokens": "list<int32>"})
-        data = documents.pack(LENGTH, field="tokens").shuffle(1).batch(ROWS)
+        data = documents.pack(LENGTH, field="tokens").shuffle(seed=1).batch(ROWS)
         begun = time.perf_counter()
         loader = data.loader(workers=workers, rank=0, world_size=1)
         print(

@@ -152,7 +152,7 @@ def training(folder: Path) -> Iterator[None]:
     data = (
         ri.read_webdataset(urls, index=folder, block_bytes=4096, **cache)
         .map(work)
-        .shuffle(1)
+        .shuffle(seed=1)
         .batch(20)
     )
     stop = threading.Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
@@ -23,11 +23,21 @@ from typing import (
     TypeVar,
 )
 
-from rayingest.build.compatibility import Feature, refusal, refuse_conflicts
+from rayingest.build.compatibility import Feature, refusal, refuse_conflicts, refuse_place
 from rayingest.build.description import Batching, Description, Padding, Shuffle
 from rayingest.build.loader import build_loader
 from rayingest.errors import ConfigError
-from rayingest.options import Field, Flag, Function, Positive, Seed, checked, one_of
+from rayingest.options import (
+    Field,
+    Flag,
+    Function,
+    Positive,
+    Seed,
+    checked,
+    one_of,
+    option_type,
+    unnamed_value,
+)
 from rayingest.plan.order.parameters import PARTIALS
 from rayingest.transforms.stages import Decode, Map, MapBatches, Select, Stage
 
@@ -48,6 +58,39 @@ def verb(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P]
 
     method.__signature__ = inspect.Signature([me, *others])  # type: ignore[attr-defined]
     return method
+
+
+def _decoder(value: Any) -> Any:
+    """Return a decoder; a list of image transforms becomes a chain, as in a configuration."""
+    if not isinstance(value, (list, tuple)):
+        if not callable(value):
+            raise TypeError
+        return value
+    from rayingest.transforms.images import Compose
+
+    return Compose(*value)
+
+
+def _functions(value: Any) -> tuple[Any, ...]:
+    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not functions or not all(map(callable, functions)):
+        raise TypeError
+    return functions
+
+
+Decoder = Annotated[
+    Callable[..., Any] | Sequence[Any],
+    option_type(
+        "a function, or another callable, or a list of transforms of ri.images, as in "
+        "[ri.images.Resize(256), ri.images.CenterCrop(224)]",
+        _decoder,
+    ),
+]
+Unnamed = Annotated[Any, option_type("a field with a name", lambda value: value)]
+Functions = Annotated[
+    Any, option_type("a function, or another callable, or a list of them", _functions)
+]
+"""One function, or several; the call gets a tuple."""
 
 
 def _check_size(given: Mapping[str, Any]) -> None:
@@ -78,7 +121,7 @@ class Data(Generic[D_co]):
             raise error
 
     @checked()
-    def select(self, *unnamed: Field, **new: Field) -> Self:
+    def select(self, *unnamed: Unnamed, **new: Field) -> Self:
         """Keep only these fields, under new names. Other fields are not read where possible.
 
             data.select(image="jpg", label="cls")
@@ -90,47 +133,46 @@ class Data(Generic[D_co]):
             ConfigError: an earlier `select` left the field out, or a new name is reserved.
         """
         if unnamed:
-            raise ConfigError(
-                f"select({unnamed[0]!r}): a field needs a name, as in select(image={unnamed[0]!r})"
-            )
-        return self._with_stage(Select(new))
+            raise ConfigError(unnamed_value("select", unnamed[0]))
+        return self._with_stages(Feature.SELECT, Select, new)
 
     @checked()
-    def decode(self, **decoders: Function) -> Self:
+    def decode(self, **decoders: Decoder) -> Self:
         """Decode these fields with functions; the others by their extension or type.
 
             data.decode(image=ri.images.RandomResizedCrop(224), label=int)
 
         Args:
             decoders: by field, a function `fn(value)` or `fn(value, rng)` that returns the new
-                value. `value` is what the format stores, as a rule bytes; `str` decodes UTF-8.
+                value, or a list of transforms of `ri.images`, applied in this order. `value` is
+                the value that the format stores, as a rule bytes; `str` decodes UTF-8.
         """
-        return self._with_stage(Decode(decoders))
+        return self._with_stages(Feature.DECODE, Decode, decoders)
 
     @checked()
-    def map(self, fn: Function) -> Self:
-        """Replace each sample by `fn(sample)`.
+    def map(self, fn: Functions) -> Self:
+        """Replace each sample by `fn(sample)`. Comes before `batch`.
 
         Args:
             fn: a function `fn(sample)` or `fn(sample, rng)` of a dict of fields that returns such a
                 dict; or a class without arguments, set up once per worker, whose instances are
                 called. `rng` is a numpy Generator of this sample: the same in every run with the
-                same seed, on whatever worker.
+                same seed, on whatever worker. Or a list of them, called in this order.
         """
-        return self._with_stage(Map(fn))
+        return self._with_stages(Feature.MAP, Map, *fn)
 
     @checked()
-    def map_batches(self, fn: Function) -> Self:
-        """Replace several samples at a time by `fn(columns)`.
+    def map_batches(self, fn: Functions) -> Self:
+        """Replace several samples at a time by `fn(columns)`. Comes before `batch`.
 
         How many samples come together is not promised: `fn` must treat each row on its own.
 
         Args:
             fn: a function or class as for `map`, of a dict of equally long lists, one entry per
                 sample; it returns such a dict, with as many rows. A second parameter, `rng`, gets
-                a list of one generator per row.
+                a list of one generator per row. Or a list of them, called in this order.
         """
-        return self._with_stage(MapBatches(fn))
+        return self._with_stages(Feature.MAP_BATCHES, MapBatches, *fn)
 
     @checked(_check_size)
     def batch(
@@ -150,6 +192,9 @@ class Data(Generic[D_co]):
         row's sample; `__valid__` (bool, [rows]), where rows can be repeats or replacements, is
         False for those.
 
+        It may be called again, for another loader with other batches of the same data: the last
+        call counts.
+
         Args:
             size: samples of a global step, all ranks together; each rank gets its slice.
             max_tokens: instead, the limit of tokens of each rank's batch: samples of similar
@@ -165,21 +210,28 @@ class Data(Generic[D_co]):
             pad: by field, how it is padded, as in
                 `{"tokens": ri.Pad(value=-100, multiple_of=8, mask=True)}`.
         """
-        self._permit(Feature.BATCH)
         batching = Batching(size, partial, collate, bucketed, dict(pad or {}), max_tokens)
-        return self._with(batching=batching)
+        return self._with(Feature.BATCH, batching=batching)
 
     loader = verb(build_loader)
 
-    def _permit(self, feature: Feature) -> None:
-        """Raise ConfigError if the feature does not go with the description so far."""
-        refuse_conflicts([*self._description.features, feature])
+    def _permit(self, verb: Feature) -> None:
+        """Raise ConfigError if the verb does not go with the description, or comes too late."""
+        features = list(self._description.features)
+        refuse_conflicts([*features, verb])
+        refuse_place(verb, features)
 
-    def _with_stage(self, stage: Stage) -> Self:
-        return type(self)(self._description.with_stage(stage))
+    def _with_stages(self, verb: Feature, kind: Callable[[Any], Stage], *work: Any) -> Self:
+        """Return the same with one more stage for each `work`."""
+        self._permit(verb)
+        description = self._description
+        for one in work:
+            description = description.with_stage(kind(one))
+        return type(self)(description)
 
-    def _with(self, **changes: Any) -> Self:
+    def _with(self, verb: Feature, **changes: Any) -> Self:
         """Return the same with a changed description. Raises ConfigError if it contradicts."""
+        self._permit(verb)
         description = replace(self._description, **changes)
         refuse_conflicts(description.features)
         return type(self)(description)
@@ -191,9 +243,11 @@ class FiniteData(Data[D_co]):
 
     @checked()
     def shuffle(
-        self, seed: Seed = 0, window: Positive | None = None, lanes: Positive | None = None
+        self, *, seed: Seed = 0, window: Positive | None = None, lanes: Positive | None = None
     ) -> Self:
         """Shuffle the samples, in another order in every epoch.
+
+            data.shuffle(seed=17, window=65_536)
 
         Args:
             seed: the order depends on it, on the epoch and on the data alone.
@@ -203,7 +257,7 @@ class FiniteData(Data[D_co]):
                 Default: chosen by the size of the data. Not for a mixture, whose sources have each
                 their own.
         """
-        return self._with(shuffling=Shuffle(seed, window, lanes))
+        return self._with(Feature.SHUFFLE, shuffling=Shuffle(seed, window, lanes))
 
 
 def description_of(data: Data[D_co]) -> D_co:

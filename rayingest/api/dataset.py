@@ -55,9 +55,9 @@ class Dataset(FiniteData[OneSource]):
         """
         from rayingest.transforms.expressions import Expression
 
-        self._permit(Feature.WHERE)
+        self._permit(Feature.WHERE)  # before the statistic, which has errors of its own
         parsed = Expression(expression)
-        return self._choose(f"where({parsed.text})", parsed, parsed.names)
+        return self._choose(Feature.WHERE, f"where({parsed.text})", parsed, parsed.names)
 
     @checked()
     def filter(self, fn: Function) -> Dataset:
@@ -73,7 +73,7 @@ class Dataset(FiniteData[OneSource]):
                 or False. It must not draw random numbers, nor may a stage before it.
         """
         self._permit(Feature.FILTER)
-        return self._choose(f"filter({name_of(fn)})", fn)
+        return self._choose(Feature.FILTER, f"filter({name_of(fn)})", fn)
 
     @checked()
     def length(self, of: Length) -> Dataset:
@@ -92,7 +92,7 @@ class Dataset(FiniteData[OneSource]):
             lengths = SampleStatistic(f"length({of})", LengthOf(of), stages, (of,), result_type=int)
         else:
             lengths = SampleStatistic(f"length({name_of(of)})", of, stages, result_type=int)
-        return self._with(lengths=lengths)
+        return self._with(Feature.LENGTH, lengths=lengths)
 
     @checked()
     def pack(self, length: Positive, field: Fields = "tokens", cut: Flag = True) -> Dataset:
@@ -118,8 +118,9 @@ class Dataset(FiniteData[OneSource]):
         from rayingest.plan.order.packing import Packing
 
         names = (field,) if isinstance(field, str) else tuple(field)
-        packed = self._with(packing=Packed(Packing(length, cut), names))
-        return packed if packed._description.lengths is not None else packed.length(names[0])
+        self._permit(Feature.PACK)
+        measured = self if self._description.lengths is not None else self.length(names[0])
+        return measured._with(Feature.PACK, packing=Packed(Packing(length, cut), names))
 
     @checked(check_weights)
     def weighted(
@@ -141,17 +142,23 @@ class Dataset(FiniteData[OneSource]):
         """
         self._permit(Feature.WEIGHTED)
         weighting = Weighting.of(by, balance, samples, self._description.stages)
-        return self._with(weighting=weighting)
+        return self._with(Feature.WEIGHTED, weighting=weighting)
 
     @checked()
     def take(self, count: Positive) -> Dataset:
-        """Keep the first `count` samples, in file order, of those that are left so far."""
-        return self._limit(Take(count))
+        """Keep the first `count` samples, in file order, of those that are left so far.
+
+        Comes before `shuffle` and `batch`.
+        """
+        return self._limit(Feature.TAKE, Take(count))
 
     @checked()
     def skip(self, count: Count) -> Dataset:
-        """Leave out the first `count` samples, in file order, of those that are left so far."""
-        return self._limit(Skip(count))
+        """Leave out the first `count` samples, in file order, of those that are left so far.
+
+        Comes before `shuffle` and `batch`.
+        """
+        return self._limit(Feature.SKIP, Skip(count))
 
     @checked()
     def split(self, *fractions: Fraction, seed: Seed = 0) -> tuple[Dataset, ...]:
@@ -177,7 +184,7 @@ class Dataset(FiniteData[OneSource]):
                     f"split: this dataset is already a part of a split with seed={seed}; give "
                     "another seed"
                 )
-        return tuple(self._limit(part) for part in split_parts(fractions, seed))
+        return tuple(self._limit(Feature.SPLIT, part) for part in split_parts(fractions, seed))
 
     @checked(_check_epoch)
     def epoch(self, *, samples: Positive | None = None, passes: Positive | None = None) -> Dataset:
@@ -191,7 +198,8 @@ class Dataset(FiniteData[OneSource]):
         """
         length = {"samples": samples, "passes": passes}
         return self._with(
-            epoch_length={name: value for name, value in length.items() if value is not None}
+            Feature.EPOCH,
+            epoch_length={name: value for name, value in length.items() if value is not None},
         )
 
     @checked()
@@ -211,8 +219,10 @@ class Dataset(FiniteData[OneSource]):
 
         return build_ray_dataset(self._description, epoch)
 
-    def _choose(self, name: str, fn: Any, fields: tuple[str, ...] | None = None) -> Dataset:
-        return self._limit(SampleStatistic(name, fn, self._description.stages, fields))
+    def _choose(
+        self, verb: Feature, name: str, fn: Any, fields: tuple[str, ...] | None = None
+    ) -> Dataset:
+        return self._limit(verb, SampleStatistic(name, fn, self._description.stages, fields))
 
-    def _limit(self, limit: Any) -> Dataset:
-        return self._with(limits=(*self._description.limits, limit))
+    def _limit(self, verb: Feature, limit: Any) -> Dataset:
+        return self._with(verb, limits=(*self._description.limits, limit))

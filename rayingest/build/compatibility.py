@@ -23,6 +23,10 @@ class Feature(Enum):
 
     SHUFFLE = "shuffle"
     LANES = "shuffle(lanes=...)"
+    SELECT = "select"
+    DECODE = "decode"
+    MAP = "map"
+    MAP_BATCHES = "map_batches"
     BATCH = "batch"
     BUCKETED = "batch(bucketed=True)"
     MAX_TOKENS = "batch(max_tokens=...)"
@@ -79,6 +83,21 @@ class Need(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.one.value} needs .{self.other.value}(); {self.remedy}"
+
+
+class Place(NamedTuple):
+    """A call that is refused after the other one, and why; `remedy` says what works instead."""
+
+    one: Feature
+    other: Feature
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        if self.one is self.other:
+            return f"{self.reason}: {self.one.value} is called twice; {self.remedy}"
+        pair = f"{self.one.value} cannot come after {self.other.value}"
+        return f"{self.reason}: {pair}; {self.remedy}"
 
 
 class RefusedError(ConfigError, AttributeError):
@@ -265,7 +284,7 @@ NEEDS: tuple[Need, ...] = (
         F.BUCKETED,
         F.SHUFFLE,
         "buckets are formed inside the windows of a shuffle",
-        "call .shuffle(seed)",
+        "call .shuffle(seed=...)",
     ),
     Need(
         F.MAX_TOKENS,
@@ -277,15 +296,69 @@ NEEDS: tuple[Need, ...] = (
         F.WEIGHTED,
         F.SHUFFLE,
         "without a shuffle, repeats of a sample would follow each other",
-        "call .shuffle(seed)",
+        "call .shuffle(seed=...)",
     ),
     Need(
         F.UNSTRATIFIED,
         F.SHUFFLE,
         "the seed of a shuffle decides the order of the sources",
-        "call .shuffle(seed) on the mixture",
+        "call .shuffle(seed=...) on the mixture",
     ),
 )
+
+
+PLACES: tuple[Place, ...] = (
+    *(
+        Place(
+            verb,
+            F.BATCH,
+            "stages work on single samples, not on batches",
+            f"call .{verb.value} before .batch, or use batch(collate=fn) for work on a batch",
+        )
+        for verb in (F.DECODE, F.MAP, F.MAP_BATCHES)
+    ),
+    *(
+        Place(
+            verb,
+            F.BATCH,
+            "samples are chosen one by one, not in batches",
+            f"call .{verb.value} before .batch",
+        )
+        for verb in (F.WHERE, F.FILTER, F.TAKE, F.SKIP)
+    ),
+    *(
+        Place(
+            verb,
+            F.SHUFFLE,
+            "samples are counted in file order, whatever the shuffle",
+            f"call .{verb.value} before .shuffle, or use .split(0.1)[0] for a random part",
+        )
+        for verb in (F.TAKE, F.SKIP)
+    ),
+    Place(
+        F.LENGTH,
+        F.PACK,
+        "pack has taken the lengths of its first field",
+        "call .length before .pack",
+    ),
+    *(
+        Place(
+            verb,
+            verb,
+            "the second call would replace the first",
+            f"call .{verb.value} once",
+        )
+        for verb in (F.LENGTH, F.WEIGHTED, F.EPOCH, F.PACK, F.SHUFFLE)
+    ),
+)
+
+
+def refuse_place(verb: Feature, earlier: Iterable[Feature]) -> None:
+    """Raise ConfigError if a verb cannot come after these earlier ones."""
+    before = set(earlier)
+    for row in PLACES:
+        if row.one is verb and row.other in before:
+            raise ConfigError(str(row))
 
 
 def find_conflict(features: Iterable[Feature]) -> Conflict | None:
@@ -326,12 +399,16 @@ def render_page() -> Iterator[str]:
     yield ""
     yield from _table("this call", "cannot be used with", CONFLICTS)
     yield ""
+    yield "## What cannot come after another call"
+    yield ""
+    yield from _table("this call", "cannot come after", PLACES)
+    yield ""
     yield "## What a loader needs"
     yield ""
     yield from _table("this call", "needs", NEEDS)
 
 
-def _table(one: str, other: str, rows: Iterable[Conflict | Need]) -> Iterator[str]:
+def _table(one: str, other: str, rows: Iterable[Conflict | Place | Need]) -> Iterator[str]:
     yield f"| {one} | {other} | reason | works instead |"
     yield "|---|---|---|---|"
     for row in rows:
@@ -349,7 +426,7 @@ _INTRODUCTION = """\
 <!-- Written by `python -m rayingest.build.compatibility docs/compatibility.md`; do not edit. -->
 
 All calls on a data set go together, except the pairs on this page. The second call of a pair in
-the first table raises a `ConfigError`. `loader` checks the second table. Each error gives the
+the first two tables raises a `ConfigError`. `loader` checks the last table. Each error gives the
 reason, both calls, and a call that works instead.
 
 A mixture and a stream lack the verbs that the first table refuses for them: completion does not

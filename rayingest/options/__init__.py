@@ -30,6 +30,7 @@ R = TypeVar("R")
 
 _HIDDEN = "hidden"
 _SHOWN = 120
+_MANY_CALLS = 3
 
 
 class OptionTypeError(ValueError):
@@ -158,6 +159,7 @@ def checked(
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
+                _refuse_unnamed(signature, model, _name_in_calls(call), args)
                 return call(*args, **kwargs)  # raises the same, with the name of the call in it
             given = {name: value for name, value in bound.arguments.items() if name in allowed}
             try:
@@ -178,6 +180,64 @@ def checked(
     return decorate
 
 
+def _refuse_unnamed(
+    signature: inspect.Signature,
+    model: Callable[[], type[Options]],
+    verb: str,
+    args: tuple[Any, ...],
+) -> None:
+    """Raise ConfigError for a value too many, with the options that it could be for."""
+    parameters = signature.parameters.values()
+    places = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    if len(args) <= len(places):
+        return
+    value = args[len(places)]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ConfigError(unnamed_value(verb, value))
+    by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not by_name:
+        return
+    shown = _show_unnamed(value)
+    fitting = [name for name in by_name if _fits(model(), name, value)]
+    before = "..., " if any(p.name not in {"self", "description"} for p in places) else ""
+    calls = [f"{verb}({before}{name}={shown})" for name in fitting]
+    few = 0 < len(calls) <= _MANY_CALLS and not isinstance(value, bool)  # a flag says too little
+    remedy = f"write {' or '.join(calls)}; " if few else ""
+    raise ConfigError(
+        f"{verb}({before}{shown}): the value needs the name of its option; {remedy}allowed: "
+        f"{', '.join(by_name)}"
+    )
+
+
+def unnamed_value(verb: str, value: Any) -> str:
+    """Return the error for a value without a name, where any name is allowed."""
+    shown = _show_unnamed(value)
+    if isinstance(value, Mapping):
+        return f"{verb}({shown}): each name is an argument of its own; write {verb}(**{shown})"
+    return f"{verb}({shown}): a field needs a name, as in {verb}(image={shown})"
+
+
+def _show_unnamed(value: Any) -> str:
+    """Return a value as a call would have it. A mapping may hold credentials."""
+    if isinstance(value, Mapping):
+        return "{...}"
+    return getattr(value, "__qualname__", None) or _shorten(value)
+
+
+def _fits(model: type[Options], name: str, value: Any) -> bool:
+    try:
+        model.__pydantic_validator__.validate_assignment(model.model_construct(), name, value)
+    except ValidationError as error:
+        return all(details["type"] == "frozen_instance" for details in error.errors())
+    return True
+
+
+def _name_in_calls(call: Callable[..., Any]) -> str:
+    """Return the name by which users call it: the class's for a constructor."""
+    name = call.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    return name.removeprefix("build_")
+
+
 def _name(details: Any) -> str:
     """Return the name of the option that is wrong; of `**kwargs` the name that was given."""
     name, *inside = details["loc"]
@@ -191,6 +251,11 @@ def show_value(details: Any) -> str:
     value = details["input"]
     if details["type"] == _HIDDEN and not isinstance(value, (int, float, type(None))):
         return f"<{type(value).__name__}>"
+    return _shorten(value)
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as errors show it: short, and without credentials."""
     text = redact_text(repr(value))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

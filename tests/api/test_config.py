@@ -135,11 +135,11 @@ def test_a_mixture_has_a_section_for_each_source(write: Write) -> None:
     web = ri.read_json("a.jsonl").select(x="y").take(9)
     weights = {0: {"web": 1, "all": 0.5}, 100: {"web": 1, "all": 1}}
     mixture = ri.mix(
-        {"web": web, "all": ri.mix({"b": ri.read_parquet("b.parquet").shuffle(2)})},
+        {"web": web, "all": ri.mix({"b": ri.read_parquet("b.parquet").shuffle(seed=2)})},
         weights=weights,
         until="all",
     )
-    assert config.dataset() == mixture.map(jitter).shuffle(3).batch(4)
+    assert config.dataset() == mixture.map(jitter).shuffle(seed=3).batch(4)
 
 
 def test_weights_are_fields_or_functions(write: Write) -> None:

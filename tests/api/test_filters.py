@@ -43,7 +43,7 @@ def test_filters_and_limits_follow_each_other(tmp_path: Path) -> None:
     assert seen(data.where("n < 3")) == [i for i in range(40) if i % 7 < 3]
     assert seen(data.filter(is_even).skip(2).take(5)) == [4, 6, 8, 10, 12]
     assert seen(data.skip(2).take(5).filter(is_even)) == [2, 4, 6]
-    both = seen(data.where("n < 3").filter(is_even).shuffle(1))
+    both = seen(data.where("n < 3").filter(is_even).shuffle(seed=1))
     assert sorted(both) == [i for i in range(40) if i % 7 < 3 and i % 2 == 0]
 
 
@@ -112,7 +112,7 @@ def test_lengths_are_those_of_a_field_or_a_function(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = ri.read_json(
         str(tmp_path / "a.jsonl"), index=tmp_path / "index", block_bytes=100
-    ).shuffle(1)
+    ).shuffle(seed=1)
 
     def lengths(data: Dataset) -> list[int]:
         bucketed = data.batch(5, bucketed=True)
@@ -131,7 +131,7 @@ def test_buckets_need_lengths_and_a_shuffle(tmp_path: Path) -> None:
     """The error names the one that is missing."""
     data = ri.read_json(lines(tmp_path)).batch(4, bucketed=True)
     with pytest.raises(ri.ConfigError, match=r"needs \.length"):
-        data.shuffle(1).loader(workers=0)
+        data.shuffle(seed=1).loader(workers=0)
     with pytest.raises(ri.ConfigError, match=r"needs \.shuffle"):
         data.length("n").loader(workers=0)
 

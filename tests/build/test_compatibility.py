@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 import rayingest as ri
-from rayingest.build.compatibility import CONFLICTS, NEEDS, Conflict, Feature, Need, render_page
+from rayingest.build.compatibility import (
+    CONFLICTS,
+    NEEDS,
+    PLACES,
+    Conflict,
+    Feature,
+    Need,
+    Place,
+    render_page,
+)
 
 F = Feature
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -28,8 +37,8 @@ VERBS: dict[Feature, Callable[[Any], Any]] = {
     F.WEIGHTED: lambda data: data.weighted([1 + i % 5 for i in range(40)]),
     F.EPOCH: lambda data: data.epoch(passes=2),
     F.EPOCH_SAMPLES: lambda data: data.epoch(samples=8),
-    F.SHUFFLE: lambda data: data.shuffle(1),
-    F.LANES: lambda data: data.shuffle(1, lanes=1),
+    F.SHUFFLE: lambda data: data.shuffle(seed=1),
+    F.LANES: lambda data: data.shuffle(seed=1, lanes=1),
     F.BATCH: lambda data: data,
 }
 """By feature, the call that adds it, in the order in which the calls are made."""
@@ -61,6 +70,8 @@ NOT_CHOSEN = (F.LOADER, F.TO_RAY, F.FROM_TORCH)
 MIXES = (F.MIX, F.UNSTRATIFIED, F.CHANGING_WEIGHTS)
 SOURCES = (*TORCH, F.FROM_TORCH, F.STREAM)
 """Features that the source of a mixture has."""
+SAME_CALL = {F.SHUFFLE: F.LANES, F.EPOCH: F.EPOCH_SAMPLES}
+"""By feature, the feature whose call adds both."""
 IMPLIED = {
     F.SAMPLER: {F.FROM_TORCH},
     F.BATCH_SAMPLER: {F.SAMPLER},
@@ -79,6 +90,10 @@ NEVER = [{F.SAMPLER, F.BATCH_SAMPLER}, *({one, F.STREAM} for one in TORCH)]
 
 def is_there(sample: dict[str, Any]) -> bool:
     return sample["i"] >= 0
+
+
+def int_of(value: Any) -> int:
+    return int(value)
 
 
 def with_tokens(sample: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +138,7 @@ def build(features: set[Feature], path: str, rows: list[dict[str, Any]]) -> Any:
     if is_mix and not is_source:
         data = mix(data, features, path)
     for feature, call in VERBS.items():
-        if feature in features and not (feature is F.SHUFFLE and F.LANES in features):
+        if feature in features and SAME_CALL.get(feature) not in features:
             data = call(data)
     if F.BATCH in features:
         options = merge(BATCHES, features)
@@ -133,7 +148,7 @@ def build(features: set[Feature], path: str, rows: list[dict[str, Any]]) -> Any:
     if is_mix:
         data = mix(data, features, path)
     data = ri.mix({"a": data}).batch(4)
-    return data.shuffle(1) if F.UNSTRATIFIED in features else data
+    return data.shuffle(seed=1) if F.UNSTRATIFIED in features else data
 
 
 def mix(data: Any, features: set[Feature], path: str) -> Any:
@@ -210,6 +225,33 @@ def test_what_a_feature_needs_is_asked_for(
     with pytest.raises(ri.ConfigError) as caught:
         try_out(features, path, rows)
     assert str(caught.value) == str(need)
+
+
+VERBS_BY_PLACE: dict[Feature, Callable[[Any], Any]] = {
+    **VERBS,
+    F.DECODE: lambda data: data.decode(i=int_of),
+    F.MAP: lambda data: data.map(dict),
+    F.MAP_BATCHES: lambda data: data.map_batches(dict),
+    F.BATCH: lambda data: data.batch(4),
+}
+
+
+@pytest.mark.parametrize("row", PLACES, ids=str)
+def test_a_call_that_comes_too_late_is_refused(row: Place, path: str) -> None:
+    """Each row of the table is an error at the second call, and the first call alone is fine."""
+    first, second = VERBS_BY_PLACE[row.other], VERBS_BY_PLACE[row.one]
+    data = first(ri.read_json(path))
+    with pytest.raises(ri.ConfigError, match=re.escape(str(row))):
+        second(data)
+
+
+def test_a_call_after_batch_is_refused_for_mixtures_and_streams_too(path: str) -> None:
+    """Work on samples behind `batch` would be work on batches in other libraries."""
+    mixture = ri.mix({"a": ri.read_json(path)}).batch(4)
+    stream = ri.stream(lambda name, offset: iter(())).batch(4)
+    for data in (mixture, stream):
+        with pytest.raises(ri.ConfigError, match=r"call \.map before \.batch"):
+            data.map(dict)
 
 
 @pytest.mark.parametrize("row", [row for row in CONFLICTS if row.one is F.TO_RAY], ids=str)

@@ -12,7 +12,7 @@ import json
 import re
 import tarfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def photographs(folder: Path) -> Dataset:
     return (
         ri.read_webdataset(str(folder / "photographs.tar"), index=folder)
         .decode(jpg=crop)
-        .shuffle(1)
+        .shuffle(seed=1)
         .batch(3)
     )
 
@@ -89,14 +89,24 @@ def fail_on_seven(sample: dict[str, Any]) -> dict[str, Any]:
     return {"i": sample["json"]["i"]}
 
 
-def images(pattern: str, batch: int, *, seed: int = 3, window: int = 96, **options: Any) -> Dataset:
-    """Describe what most tests use: a random crop, and `augment`."""
+def images(
+    pattern: str,
+    batch: int,
+    *,
+    seed: int = 3,
+    window: int = 96,
+    choose: Callable[[Dataset], Dataset] = lambda data: data,
+    **options: Any,
+) -> Dataset:
+    """Describe what most tests use: a random crop, and `augment`, of the samples that `choose`
+    keeps.
+    """
     read = {
         name: options.pop(name) for name in ("index", "cache_dir", "cache_bytes") if name in options
     }
     data = ri.read_webdataset(pattern, block_bytes=options.pop("block_bytes", 4096), **read)
     data = data.decode(png=ri.images.RandomResizedCrop(8)).map(augment)
-    return data.shuffle(seed=seed, window=window).batch(batch, **options)
+    return choose(data).shuffle(seed=seed, window=window).batch(batch, **options)
 
 
 def rows(batch: dict[str, Any]) -> Step:

@@ -117,7 +117,7 @@ def _check_sampler(given: Mapping[str, Any]) -> None:
     ):
         raise ConfigError(
             "nothing draws from the generator: from_torch(generator=...) has no sampler; give a "
-            "sampler, or call .shuffle(seed)"
+            "sampler, or call .shuffle(seed=...)"
         )
 
 
@@ -162,7 +162,7 @@ def from_torch(
             fields, as those of an item do; each must have the items as first axis. Before that, a
             sample has one field, `item`.
         worker_init_fn: called once in each process that makes items, with the id of the process.
-        seed: of the random numbers, without `.shuffle(seed)`.
+        seed: of the random numbers, without `.shuffle(seed=...)`.
     """
     whole = collate_fn is not None
     stages: tuple[Stage, ...] = (Map(Fetch(dataset, worker_init_fn, whole)),)
@@ -231,7 +231,8 @@ def from_torch_iterable(
         version: of the data; with another version they are counted again.
         index: file or folder in which the counts are cached. Default: the user's cache folder.
         block_bytes: bytes of a shard to read at a time.
-        seed: of the random numbers inside, and, without `.shuffle(seed)`, of those of later stages.
+        seed: of the random numbers inside and, without `.shuffle(seed=...)`, of those of later
+            stages.
     """
     iterables = Iterables(factory, shards, seed)
     options = {SOURCE: iterables, LENGTHS: lengths, VERSION: version}

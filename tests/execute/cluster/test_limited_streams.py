@@ -19,7 +19,11 @@ GLOBAL_BATCH = 12
 
 def limited(shards: str, **options: Any) -> Dataset:
     """A dataset of 60 of the 250 samples."""
-    return images(shards, GLOBAL_BATCH, window=48, **options).skip(20).split(0.6, 0.4)[0].take(60)
+
+    def some(data: Dataset) -> Dataset:
+        return data.skip(20).split(0.6, 0.4)[0].take(60)
+
+    return images(shards, GLOBAL_BATCH, window=48, choose=some, **options)
 
 
 @pytest.mark.parametrize("length", [{"samples": 40}, {"passes": 2}])
@@ -56,7 +60,7 @@ def bucketed(shards: str, length: Callable[[dict[str, Any]], int] = length_of) -
     """A dataset with four steps an epoch and two lanes."""
     data = ri.read_webdataset(shards, block_bytes=4096).length(length)
     data = data.decode(png=ri.images.RandomResizedCrop(8)).map(augment)
-    return data.take(96).shuffle(5, window=48, lanes=2).batch(24, bucketed=True)
+    return data.take(96).shuffle(seed=5, window=48, lanes=2).batch(24, bucketed=True)
 
 
 def is_wanted(sample: dict[str, Any]) -> bool:
@@ -74,7 +78,7 @@ def test_filtered_streams_are_the_same_over_ray(
         .filter(is_wanted)
         .decode(png=ri.images.RandomResizedCrop(8))
         .map(augment)
-        .shuffle(5, window=24)
+        .shuffle(seed=5, window=24)
         .batch(12)
     )
     over_ray = run(data, 2, pool=pool_of_1)[0]
@@ -128,7 +132,8 @@ def test_parts_share_no_sample_and_keep_their_ordinals(shards: str) -> None:
     data = images(shards, 10, partial="short")
     seen = [i for part in data.split(0.5, 0.5) for step in run(part)[0] for i, _ in step]
     assert sorted(seen) == list(range(250))
-    with data.skip(100).take(40).loader(workers=0) as loader:
+    part = images(shards, 10, partial="short", choose=lambda data: data.skip(100).take(40))
+    with part.loader(workers=0) as loader:
         for batch in loader:
             assert np.array_equal(batch["__index__"], batch["i"])
             assert set(batch["i"].tolist()) <= set(range(100, 140))
@@ -146,7 +151,8 @@ def test_a_state_of_other_limits_is_refused(shards: str) -> None:
     """With what differs; also a state of all samples."""
     data = images(shards, 24)
     state = run(data, steps=2)[1]
-    for other, said in ((data.take(240), "subset"), (data.epoch(passes=2), "epoch_steps")):
+    first = images(shards, 24, choose=lambda data: data.take(240))
+    for other, said in ((first, "subset"), (data.epoch(passes=2), "epoch_steps")):
         with pytest.raises(ri.StateError, match=said):
             run(other, state=state)
         with pytest.raises(ri.StateError, match=said):

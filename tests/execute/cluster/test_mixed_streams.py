@@ -52,7 +52,7 @@ def mixed(folder: Path, **options: Any) -> Dataset:
     return (
         ri.mix({"web": web(folder), "code": code(folder)}, **options)
         .map(noisy)
-        .shuffle(3, window=40)
+        .shuffle(seed=3, window=40)
         .batch(8)
     )
 
@@ -122,7 +122,7 @@ def test_whole_columns_are_mixed_as_samples_are(tmp_path: Path, pool_of_1: ri.Po
         pq.write_table(pa.table({"tokens": tokens}), tmp_path / f"{name}.parquet", row_group_size=7)
     data = (
         ri.mix({name: ri.read_parquet(str(tmp_path / f"{name}.parquet")) for name in "ab"})
-        .shuffle(1)
+        .shuffle(seed=1)
         .batch(10)
     )
     reference = run(data)[0]
@@ -147,7 +147,7 @@ def test_mixtures_of_mixtures_have_their_own_shares(folder: Path, pool_of_1: ri.
     data = ri.mix(
         {"all": inner, "more": web(folder).take(20)}, weights={"all": 4, "more": 1}, until="all"
     )
-    data = data.map(noisy).shuffle(3).batch(20)
+    data = data.map(noisy).shuffle(seed=3).batch(20)
     assert data.names == ("all/web", "all/code", "more")
     assert {tuple(np.bincount(batch["__source__"])) for batch in batches(data)} == {(12, 4, 4)}
     assert run(data, 2, pool=pool_of_1)[0] == run(data)[0]
@@ -156,7 +156,7 @@ def test_mixtures_of_mixtures_have_their_own_shares(folder: Path, pool_of_1: ri.
 def test_without_a_shuffle_sources_are_in_file_order(folder: Path) -> None:
     """A source with its own shuffle is shuffled alone."""
     data = ri.mix(
-        {"web": web(folder).shuffle(1), "code": code(folder)}, {"web": 1, "code": 1}
+        {"web": web(folder).shuffle(seed=1), "code": code(folder)}, {"web": 1, "code": 1}
     ).batch(10)
     rows = [row for b in batches(data) for row in zip(b["__source__"], b["__index__"], strict=True)]
     by_source = [[i for source, i in rows if source == one] for one in (0, 1)]
@@ -171,7 +171,7 @@ def test_a_replacement_is_of_the_same_source(
     """So the shares stay exact; the same on Ray."""
     data = (
         ri.mix({"web": web(folder).map(no_seven), "code": code(folder)}, {"web": 1, "code": 2})
-        .shuffle(2)
+        .shuffle(seed=2)
         .batch(6)
     )
     options = {"on_error": "skip", "quarantine": tmp_path}
@@ -241,8 +241,8 @@ def test_states_identify_their_sources(folder: Path) -> None:
     others = [mixed(folder, weights={"web": 1, "code": 3}), mixed(folder, until="all")]
     others += [
         ri.mix(
-            {"web": web(folder).shuffle(9), "code": code(folder)}, {"web": 1, "code": 2}
-        ).shuffle(3, window=40)
+            {"web": web(folder).shuffle(seed=9), "code": code(folder)}, {"web": 1, "code": 2}
+        ).shuffle(seed=3, window=40)
     ]
     for other in others:
         with pytest.raises(
@@ -326,14 +326,17 @@ def test_wrong_sources_and_weights_are_refused(
             r"batch\(bucketed=True\) cannot be used with mix",
         ),
         (lambda data: data.batch(max_tokens=4), r"batch\(max_tokens=...\) cannot be used with mix"),
-        (lambda data: data.shuffle(1, lanes=2), r"shuffle\(lanes=...\) cannot be used with mix"),
+        (
+            lambda data: data.shuffle(seed=1, lanes=2),
+            r"shuffle\(lanes=...\) cannot be used with mix",
+        ),
         (
             lambda data: data.to_ray(),
             "a Ray Dataset is made of one source: to_ray cannot be used with mix",
         ),
         (lambda data: data.batch(4).loader(workers=0), r"stratified=False\) needs .shuffle\(\)"),
         (
-            lambda data: data.batch(500).shuffle(1).loader(workers=0),
+            lambda data: data.batch(500).shuffle(seed=1).loader(workers=0),
             "less than one global batch of 500",
         ),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,18 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def packed(
-    lines: str, *, cut: bool = True, seed: int | None = 5, window: int = 60, **batch: Any
+    lines: str,
+    *,
+    length: int = LENGTH,
+    fields: str | Sequence[str] = ("tokens", "labels"),
+    cut: bool = True,
+    seed: int | None = 5,
+    window: int = 60,
+    then: Callable[[Dataset], Dataset] = lambda data: data,
+    **batch: Any,
 ) -> Dataset:
-    data = ri.read_json(lines, block_bytes=1000).pack(LENGTH, ["tokens", "labels"], cut=cut)
-    data = data if seed is None else data.shuffle(seed, window=window)
+    data = then(ri.read_json(lines, block_bytes=1000).pack(length, fields, cut=cut))
+    data = data if seed is None else data.shuffle(seed=seed, window=window)
     return data.batch(BATCH, pad={"labels": ri.Pad(value=-100)}, **batch)
 
 
@@ -174,7 +183,7 @@ def test_columns_of_parquet_are_packed_as_samples_are(tmp_path: Path, pool_of_1:
     data = (
         ri.read_parquet(str(tmp_path / "a.parquet"))
         .pack(LENGTH, ["tokens", "labels"])
-        .shuffle(1)
+        .shuffle(seed=1)
         .batch(BATCH)
     )
     reference = run(data)[0]
@@ -198,7 +207,7 @@ def longer(sample: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_sample_of_another_length_is_an_error(lines: str, pool_of_1: ri.Pool) -> None:
     """A sample that is longer than planned is named with its shard; on Ray, too."""
-    data = packed(lines).map(longer)
+    data = packed(lines, then=lambda data: data.map(longer))
     for place in ({"workers": 0}, {"pool": pool_of_1}):
         with pytest.raises(
             ri.DataError,
@@ -221,11 +230,8 @@ def test_a_sample_of_another_length_is_an_error(lines: str, pool_of_1: ri.Pool) 
         ),
         (lambda data: data.batch(6, pad={"text": ri.Pad()}), "'text' is not packed"),
         (lambda data: data.batch(6, pad={"tokens": ri.Pad(side="left")}), "only the value"),
-        (lambda data: data.shuffle(1, lanes=2), "lanes=2"),
-        (lambda data: data.pack(4, "tokens", cut=False).batch(6), "more than a packed row of 4"),
         (lambda data: data.pack(4, "cu_seqlens"), "rename yours"),
         (lambda data: data.pack(4, []), "a field's name, or a list"),
-        (lambda data: data.pack(LENGTH, "text").batch(6), "'text' is no number"),
         (lambda data: data.batch(1000), "less than one global batch of 1000"),
     ],
 )
@@ -233,6 +239,21 @@ def test_wrong_options_are_refused(lines: str, change: Any, said: str) -> None:
     """In one line that names the value."""
     with pytest.raises(ri.ConfigError, match=said):
         run(change(packed(lines)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"seed": None, "then": lambda data: data.shuffle(seed=1, lanes=2)}, "lanes=2"),
+        ({"length": 4, "fields": "tokens", "cut": False}, "more than a packed row of 4"),
+        ({"fields": "text"}, "'text' is no number"),
+    ],
+)
+def test_rows_that_cannot_be_made_are_refused(lines: str, rows: dict[str, Any], said: str) -> None:
+    """In one line that names the value."""
+    data = packed(lines, **rows).batch(BATCH)
+    with pytest.raises(ri.ConfigError, match=said):
+        run(data)
 
 
 def test_skipping_is_refused(lines: str) -> None:
@@ -244,7 +265,7 @@ def test_skipping_is_refused(lines: str) -> None:
 def test_a_state_of_other_rows_is_refused(lines: str) -> None:
     """Another length, kind or window is named."""
     state = run(packed(lines))[1][1]
-    longer_rows = packed(lines).pack(32, "tokens").batch(6)
+    longer_rows = packed(lines, length=32, fields="tokens").batch(6)
     for other in (packed(lines, cut=False), packed(lines, window=40), longer_rows):
         with pytest.raises(ri.StateError, match="bins: the state has 'cut at 16, windows of 60'"):
             run(other, state=state)

@@ -72,7 +72,7 @@ def ragged(folder: Path, pad: dict[str, Any], **options: Any) -> Dataset:
     (folder / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return (
         ri.read_json(str(folder / "a.jsonl"), block_bytes=200)
-        .shuffle(2)
+        .shuffle(seed=2)
         .batch(12, pad=pad, **options)
     )
 

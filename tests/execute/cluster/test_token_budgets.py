@@ -25,7 +25,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def budgeted(lines: str, **batch: Any) -> Dataset:
-    data = ri.read_json(lines, block_bytes=400).length("tokens").shuffle(3, window=50)
+    data = ri.read_json(lines, block_bytes=400).length("tokens").shuffle(seed=3, window=50)
     return data.batch(max_tokens=96, pad={"tokens": ri.Pad(multiple_of=4)}, **batch)
 
 

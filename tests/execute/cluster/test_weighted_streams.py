@@ -34,7 +34,7 @@ def noisy(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 def weighted(table: str, by: Any = "quality", **how: Any) -> Dataset:
     data = ri.read_parquet(table, block_bytes=200)
-    return data.weighted(by, **how).map(noisy).shuffle(3, window=40).batch(6)
+    return data.weighted(by, **how).map(noisy).shuffle(seed=3, window=40).batch(6)
 
 
 def drawn(data: Dataset) -> Counter[int]:
@@ -71,13 +71,18 @@ def test_weights_may_be_a_column_a_function_or_an_array(table: str) -> None:
     for balance in ("label", lambda sample: sample["label"], labels):
         found = drawn(weighted(table, None, balance=balance))
         assert sum(count for i, count in found.items() if i % 9 == 0) == SAMPLES / 2
-    few = ri.read_parquet(table).take(10).weighted(balance="label").shuffle(1).batch(10)
+    few = ri.read_parquet(table).take(10).weighted(balance="label").shuffle(seed=1).batch(10)
     assert drawn(few)[0] + drawn(few)[9] == 5
 
 
 def test_weights_work_with_buckets_and_longer_epochs(table: str) -> None:
     """Two passes of weighted samples, in batches of similar length."""
-    data = ri.read_parquet(table).length("i").weighted("quality", samples=36).shuffle(1, window=36)
+    data = (
+        ri.read_parquet(table)
+        .length("i")
+        .weighted("quality", samples=36)
+        .shuffle(seed=1, window=36)
+    )
     with data.batch(6, bucketed=True).epoch(passes=2).loader(workers=0) as loader:
         batches = [batch["i"].tolist() for batch in loader]
     assert len(batches) == 12
