@@ -18,6 +18,9 @@ def test_a_world_size_that_does_not_divide_names_those_that_do() -> None:
         check_ranks(48, 0, 5, False)
     with pytest.raises(ConfigError, match=r"global batch of 4 .* 8 ranks"):
         check_ranks(4, 0, 8, False)
+    # Only world sizes up to 4,096 are tried.
+    with pytest.raises(ConfigError, match=r": 128, 256, 512, 1024, 2048, 4096; or"):
+        check_ranks(1 << 14, 0, 5000, False)
 
 
 def test_uneven_takes_any_world_size() -> None:
