@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -247,11 +248,12 @@ class SlotPool:
         self.pin = pin
         self._lock = threading.Lock()
         # A lease can end anywhere, even in a garbage collection while this lock is held, so its end
-        # must not take the lock. It leaves the arena here, and the next holder of the lock collects
-        # it.
-        self._returned: deque[_Arena] = deque()
+        # must not take the lock. It comes here, and the next holder of the lock collects the arena.
+        # `append` runs no Python code: a signal's handler that ran there would raise its exception
+        # inside a finaliser, where Python drops it (Ctrl-C would do nothing).
+        self._ended: deque[_End] = deque()
+        self._leases: dict[int, _End] = {}  # by id; a weak reference calls back only if it lives
         self._free: list[_Arena] = []  # the longest unused first
-        self._leased = 0
         self._nbytes = 0
         self._peaks: deque[int] = deque(maxlen=_PEAK_WINDOW)
 
@@ -264,14 +266,14 @@ class SlotPool:
         """The number of arenas, leased or free."""
         with self._lock:
             self._collect()
-            return self._leased + len(self._free)
+            return len(self._leases) + len(self._free)
 
     @property
     def leased(self) -> int:
         """The number of arenas whose leases have not ended."""
         with self._lock:
             self._collect()
-            return self._leased
+            return len(self._leases)
 
     @property
     def nbytes(self) -> int:
@@ -290,17 +292,21 @@ class SlotPool:
         with self._lock:
             self._collect()
             arena = self._take(nbytes) or self._build(nbytes)
-            self._leased += 1
-            self._peaks.append(self._leased)
-            surplus = self._leased + len(self._free) - max(self._peaks) - _SPARE
+            lease = _Lease(arena)
+            end = _End(lease, self._ended.append)
+            end.arena = arena
+            self._leases[id(end)] = end
+            self._peaks.append(len(self._leases))
+            surplus = len(self._leases) + len(self._free) - max(self._peaks) - _SPARE
             for unused in self._free[: max(surplus, 0)]:
                 self._drop(unused)
-        return np.asarray(_Lease(arena, self._returned))
+        return np.asarray(lease)
 
     def _collect(self) -> None:
-        while self._returned:
-            self._free.append(self._returned.popleft())
-            self._leased -= 1
+        while self._ended:
+            end = self._ended.popleft()
+            del self._leases[id(end)]
+            self._free.append(end.arena)
 
     def _take(self, nbytes: int) -> _Arena | None:
         """Take the smallest free arena that is large enough.
@@ -381,10 +387,10 @@ class _Lease:
     that is no array: it reads the address from `__array_interface__` and keeps a reference to it.
     """
 
-    __slots__ = ("__array_interface__", "_arena", "_returned")
+    __slots__ = ("__array_interface__", "__weakref__", "_arena")
 
-    def __init__(self, arena: _Arena, returned: deque[_Arena]) -> None:
-        self._arena, self._returned = arena, returned
+    def __init__(self, arena: _Arena) -> None:
+        self._arena = arena  # lives as long as the arrays, also without the pool
         self.__array_interface__ = {
             "version": 3,
             "shape": (arena.nbytes,),
@@ -392,8 +398,13 @@ class _Lease:
             "data": (arena.address, False),
         }
 
-    def __del__(self) -> None:
-        self._returned.append(self._arena)
+
+class _End(weakref.ref["_Lease"]):
+    """The weak reference to a lease that ends with it, and its arena."""
+
+    __slots__ = ("arena",)
+
+    arena: _Arena
 
 
 def host_value(column: Column | torch.Tensor) -> Any:

@@ -1,8 +1,13 @@
 """Slots are reused when everything made of them is gone, and not before."""
 
 import copy
+import ctypes
 import gc
+import operator
+import signal
 import threading
+from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -196,3 +201,29 @@ def test_threads_never_share_a_slot():
     assert not wrong
     assert 1 <= pool.slots <= 4 * 4 + 2  # held by a thread, and spare
     assert pool.leased == 0
+
+
+class Alarm(Exception):
+    """Raised by the handler of a signal."""
+
+
+def test_a_signal_during_a_long_call_is_not_lost_in_a_leases_end():
+    """A signal arrives while C code runs, which then drops a batch. No Python code may run there:
+    an exception of the signal's handler would be lost.
+    """
+
+    def handle(number, frame):
+        raise Alarm
+
+    pool = SlotPool()
+    batches = {number: filled(pool, number) for number in range(3)}
+    arrive = partial(ctypes.CDLL(None)["raise"], signal.SIGUSR1.value)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(Alarm):
+            deque(map(operator.call, [arrive, batches.clear]), maxlen=0)  # no bytecode in between
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not batches
+    assert pool.leased == 0
+    assert pool.slots == 3
