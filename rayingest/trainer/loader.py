@@ -7,15 +7,19 @@ module knows nothing of the three.
 
 from __future__ import annotations
 
+import logging
 import operator
+import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from rayingest.errors import ConfigError, EndOfStreamError, IngestError
 from rayingest.plan.figures.histogram import Histogram
@@ -30,6 +34,14 @@ from rayingest.trainer.prefetch import (
     Position,
     SlotPool,
     Values,
+)
+from rayingest.trainer.steps import StepBatches, StepSampler
+
+_log = logging.getLogger("rayingest")
+
+_INSTEAD = (
+    "make a loader in each process, with its rank and world_size. A loader needs no DataLoader "
+    "around it: workers=... decodes in parallel"
 )
 
 
@@ -60,11 +72,15 @@ class PlanView(Protocol):
 class Loader:
     """Yields one rank's batches in order, as dicts of tensors.
 
-    Each `for` is one pass. The first pass after `load_state_dict` finishes the interrupted epoch;
-    every other pass begins the next epoch at its start. Leaving a pass early gives up the rest of
-    its epoch. One pass runs at a time. Creating an iterator does not start a pass; the first
-    `next()` does. (Lightning creates iterators just to probe the loader.) A stream without end is
-    one endless epoch: every `for` continues in it, and stops where the source has ended for now.
+    Each `for` is one pass. The first pass after `load_state_dict`, and the first one after an error
+    of the loader, finish the interrupted epoch; every other pass begins the next epoch at its
+    start. Leaving a pass early gives up the rest of its epoch. One pass runs at a time; threads may
+    share its iterator, and each batch goes to one of them. Creating an iterator does not start a
+    pass; the first `next()` does. (Lightning creates iterators just to probe the loader.) A stream
+    without end is one endless epoch: every `for` continues in it, and stops where the source has
+    ended for now.
+
+    A loader belongs to the process that made it: it does not pickle, and a fork cannot use it.
 
     Args:
         source: makes the batches. The loader closes it, also if this constructor fails.
@@ -121,6 +137,12 @@ class Loader:
         self._due: Position | None = None
         # The epoch of the last pass that yielded. None: the next pass begins at `_position`.
         self._pass_epoch: int | None = None
+        # Where a loaded state or an error left off: `set_epoch` of its epoch leads back there. None
+        # once a batch was received afterwards.
+        self._resume: Position | None = None
+        # Held while a batch is received or the position moves: threads may share an iterator.
+        self._lock = threading.Lock()
+        self._process = os.getpid()
         # The one pass that may run, and why the passes before it must not.
         self._pass_number = 0
         self._pass_ended = ""
@@ -133,13 +155,42 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the position; after an epoch's last batch, the next epoch."""
+        """The epoch of the position: with an epoch's last batch in hand, already the next epoch."""
         return self._position[0]
 
     @property
     def step(self) -> int:
-        """Batches of this epoch that the loop has received, including the one in hand."""
+        """Batches of this epoch that the loop has received, including the one in hand.
+
+        With the last one in hand it is 0, because the position is then the start of the next epoch.
+        """
         return self._position[1]
+
+    # The attributes of a DataLoader from which `accelerate.skip_first_batches`, and with it the
+    # Trainer of transformers, make one that leaves out the first batches.
+
+    @property
+    def dataset(self) -> StepBatches:
+        """The batches of this loader as a data set, for frameworks that skip batches."""
+        return StepBatches(self)
+
+    @property
+    def batch_sampler(self) -> StepSampler:
+        """The steps of the next pass, from the start of its epoch, as indices of `dataset`."""
+        return StepSampler(self)
+
+    @property
+    def sampler(self) -> SequentialSampler:
+        """The steps of an epoch in order. Lightning looks here for a sampler that shuffles."""
+        return SequentialSampler(self)
+
+    @staticmethod
+    def collate_fn(batch: Values) -> Values:
+        """Return the batch: it is complete."""
+        return batch
+
+    prefetch_factor = None
+    """None, as in a DataLoader without workers of its own."""
 
     def __len__(self) -> int:
         """Return the number of batches in the current epoch; TypeError for a stream without end."""
@@ -150,6 +201,10 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass begin at the start of this epoch. End a running pass.
+
+        If a state of this epoch was loaded, or an error ended a pass in this epoch, the next pass
+        goes on at that position instead: frameworks call `set_epoch` before every pass. A pass that
+        begins elsewhere logs a warning, because it gives the position up.
 
         Raises:
             ConfigError: `epoch` is not a whole number of 0 or more, or the stream has no end.
@@ -165,7 +220,11 @@ class Loader:
                 f"set_epoch({number}): a stream without end is one epoch; to continue at a "
                 "position, use load_state_dict"
             )
-        self._move((number, 0), "set_epoch was called")
+        with self._lock:
+            resume = self._resume
+            position = resume if resume and resume[0] == number else (number, 0)
+            if self._pass_epoch is not None or position != self._position:
+                self._move(position, "set_epoch was called")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last received batch; under 1 KB, equal on all ranks."""
@@ -180,7 +239,10 @@ class Loader:
         """
         epoch, step = self._plan.position(state)
         steps = max(self._plan.steps_in(epoch), 1)
-        self._move((epoch, step) if step < steps else (epoch + 1, 0), "load_state_dict was called")
+        position = (epoch, step) if step < steps else (epoch + 1, 0)
+        with self._lock:
+            self._move(position, "load_state_dict was called")
+            self._resume = position
 
     def stats(self) -> dict[str, Any]:
         """Return all figures since the loader was made, and a diagnosis of the last ten seconds.
@@ -202,6 +264,9 @@ class Loader:
         """Close the source and free everything except batches already yielded. Idempotent."""
         self._close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a loader cannot be pickled or copied: its process owns it; {_INSTEAD}")
+
     def __enter__(self) -> Loader:
         return self
 
@@ -219,48 +284,86 @@ class Loader:
         Raises:
             IngestError: the loader is closed.
         """
-        self._check_open()
-        self._end_pass("a newer iterator of this loader exists, and one runs at a time")
-        self._timer.begin_pass()
-        epoch, step = self._position if self._pass_epoch is None else (self._pass_epoch + 1, 0)
-        steps = self._plan.steps_in(epoch)
-        if steps and self._due != (epoch, step):
-            self._due = None
-            self._batches.reset()
-            self._source.start(epoch, step)
-            self._due = (epoch, step)
-        self._pass_epoch = None
-        self._position = (epoch, step) if steps else (epoch + 1, 0)
-        return _Pass(self, self._pass_number, steps)
+        self._check_usable()
+        with self._lock:
+            self._end_pass("a newer iterator of this loader exists, and one runs at a time")
+            self._timer.begin_pass()
+            epoch, step = self._next_position()
+            steps = self._plan.steps_in(epoch)
+            if steps and self._due != (epoch, step):
+                self._due = None
+                self._batches.reset()
+                self._source.start(epoch, step)
+                self._due = (epoch, step)
+            self._pass_epoch = None
+            self._position = (epoch, step) if steps else (epoch + 1, 0)
+            return _Pass(self, self._pass_number, steps)
+
+    def _iter_at(self, position: Position) -> Iterator[Values]:
+        """Create the iterator of a pass that begins at this position."""
+        with self._lock:
+            self._move(position, "a pass began at another step")
+        return iter(self)
+
+    def _end_epoch(self, epoch: int) -> None:
+        """Let the next pass begin after this epoch, unless it does already."""
+        with self._lock:
+            if self._next_position()[0] == epoch:
+                self._move((epoch + 1, 0), "all batches of its epoch were skipped")
+
+    def _next_pass(self) -> tuple[int, int]:
+        """Return the epoch of the next pass, and the number of steps of that epoch."""
+        epoch, _ = self._next_position()
+        return epoch, self._plan.steps_in(epoch)
+
+    def _next_position(self) -> Position:
+        """Return the position at which the next pass begins."""
+        return self._position if self._pass_epoch is None else (self._pass_epoch + 1, 0)
 
     def _next(self, running: _Pass) -> Values:
         """Return the pass's next batch. An error ends the pass and leaves the position as it is."""
-        self._timer.begin_wait()
-        if running.done:
-            raise StopIteration
-        self._check_open()
-        if running.number != self._pass_number:
-            raise RuntimeError(f"this iterator has ended: {self._pass_ended}")
-        if self._pass_epoch is None and running.steps != ENDLESS:
-            self._pass_epoch = self.epoch
-        try:
-            position, values = self._batches.next()
-            if position != self._due:
-                raise IngestError(
-                    f"the source gave (epoch, step) {position}, but {self._due} is due"
-                )
-        except BaseException as error:
-            running.done = True
-            self._due = None
-            if isinstance(error, EndOfStreamError):
+        self._check_process()  # a fork may have copied the lock while another thread held it
+        with self._lock:
+            self._timer.begin_wait()
+            if running.done:
+                raise StopIteration
+            self._check_usable()
+            if running.number != self._pass_number:
+                raise RuntimeError(f"this iterator has ended: {self._pass_ended}")
+            before = self._position
+            try:
+                position, values = self._batches.next()
+                if position != self._due:
+                    raise IngestError(
+                        f"the source gave (epoch, step) {position}, but {self._due} is due"
+                    )
+                self._receive(position, running)
+            except EndOfStreamError:
+                running.done, self._due = True, None
                 raise StopIteration from None
-            raise
+            except BaseException:  # also a signal's: the loop has not got the batch
+                running.done, self._due = True, None
+                self._position = self._resume = before
+                self._pass_epoch = None
+                raise
+            return values
+
+    def _receive(self, position: Position, running: _Pass) -> None:
+        """Note that the loop receives the batch of this position."""
         epoch, step = position
+        resume, self._resume = self._resume, None
+        if resume not in {None, position}:
+            _log.warning(
+                "a pass began at epoch %d, step %d, and so gave up the position to resume at, "
+                "epoch %d, step %d; set_epoch(%d) keeps it",
+                *(*position, *resume, resume[0]),
+            )
+        if running.steps != ENDLESS:
+            self._pass_epoch = epoch
         running.done = step + 1 == running.steps
         self._due = self._position = (epoch + 1, 0) if running.done else (epoch, step + 1)
         self._plan.reached(*self._position)
         self._timer.end_wait(position)
-        return values
 
     def _move(self, position: Position, reason: str) -> None:
         self._end_pass(reason)
@@ -271,9 +374,17 @@ class Loader:
         self._pass_number += 1
         self._pass_ended = reason
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
+        self._check_process()
         if not self._close.alive:
             raise IngestError("this loader is closed; make a new one from its dataset")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise IngestError(
+                "a forked process cannot use the loader of its parent: made in process "
+                f"{self._process}, used in process {os.getpid()}; {_INSTEAD}"
+            )
 
 
 class _Pass:

@@ -35,6 +35,22 @@ def test_progress_bars_know_the_length_of_an_epoch(make):
     assert (task.total, task.finished) == (STEPS, True)
 
 
+@pytest.mark.parametrize("step", range(STEPS))
+def test_a_progress_bar_of_a_resumed_pass_begins_at_its_step(make, step):
+    """The way that docs/resuming.md names: full at the end, also in the passes that follow."""
+    loader, _ = make()
+    loader.load_state_dict(Plan().state(1, step))
+    for epoch, begin in ((1, step), (2, 0)):
+        output = io.StringIO()
+        passing = iter(loader)
+        bar = tqdm(
+            passing, initial=loader.step, total=len(loader), file=output, mininterval=0, ascii=True
+        )
+        assert bar.n == begin
+        assert xs(bar) == epoch_of(epoch, begin)
+        assert f"{STEPS}/{STEPS}" in output.getvalue()
+
+
 def test_position_counts_the_batch_in_hand(make):
     """Inside the loop body, `step` includes this batch.
 
@@ -151,9 +167,63 @@ def test_set_epoch_chooses_the_next_pass(make):
     assert (loader.epoch, loader.step) == (7, 0)
     assert xs(loader) == epoch_of(7)
     assert xs(loader) == epoch_of(8)
+    for _batch in loader:
+        break
+    loader.set_epoch(9)
+    assert xs(loader) == epoch_of(9)
+
+
+@pytest.mark.parametrize("loaded", [(0, 0), (0, 2), (2, 1), (2, 3), (3, 0)])
+def test_set_epoch_keeps_a_loaded_position(make, loaded):
+    """`set_epoch` of the loaded epoch keeps the step, however often it is called, also behind calls
+    for other epochs: a loop that passes over the epochs before it calls `set_epoch` for them too.
+    """
+    epoch, step = loaded
+    for calls in ([epoch], [epoch, epoch], [*range(epoch + 1)], [epoch + 1, epoch]):
+        loader, source = make()
+        loader.load_state_dict(Plan().state(*loaded))
+        for number in calls:
+            loader.set_epoch(number)
+        assert (loader.epoch, loader.step) == loaded
+        assert xs(loader) == epoch_of(epoch, step)
+        for number in (epoch + 1, epoch + 2):
+            loader.set_epoch(number)
+            assert xs(loader) == epoch_of(number)
+        assert source.starts == [loaded]
+
+
+def test_set_epoch_keeps_a_loaded_position_once(make):
+    """After the first batch from there, `set_epoch` is the start of its epoch, as ever."""
+    loader, _ = make()
     loader.load_state_dict(Plan().state(2, 2))
+    next(iter(loader))
     loader.set_epoch(2)
     assert xs(loader) == epoch_of(2)
+
+
+def test_set_epoch_does_not_end_an_iterator_that_begins_there(make):
+    """Frameworks create the iterator of a pass before or after they call `set_epoch`."""
+    loader, _ = make()
+    loader.load_state_dict(Plan().state(2, 2))
+    early = iter(loader)
+    loader.set_epoch(2)
+    assert xs(early) == epoch_of(2, 2)
+
+
+def test_giving_up_a_loaded_position_is_logged(make, caplog):
+    """Another epoch is obeyed. The log names both positions once a batch has come."""
+    loader, _ = make()
+    loader.load_state_dict(Plan().state(2, 1))
+    loader.set_epoch(0)
+    running = iter(loader)
+    assert not caplog.records
+    assert xs(running) == epoch_of(0)
+    assert caplog.messages == [
+        "a pass began at epoch 0, step 0, and so gave up the position to resume at, "
+        "epoch 2, step 1; set_epoch(2) keeps it"
+    ]
+    assert xs(loader) == epoch_of(1)
+    assert len(caplog.records) == 1
 
 
 def test_set_epoch_to_where_it_is_costs_nothing(make):

@@ -12,32 +12,86 @@ from rayingest.trainer import Loader, SlotPool
 from tests.trainer.fake_source import STEPS, Plan, Source, epoch_of, xs
 
 
-def test_an_error_comes_at_its_step_and_the_position_stays(make):
-    """The batches before it arrive.
-
-    Afterwards the next `for` is the next epoch, as after a `break`.
-    """
-    loader, source = make(failing=[(0, 2)])
-    running = iter(loader)
-    assert xs([next(running), next(running)]) == [0, 1]
-    with pytest.raises(DataError, match="broken at 0, 2"):
-        next(running)
-    assert (loader.epoch, loader.step) == (0, 2)
-    assert xs(loader) == epoch_of(1)
-    assert source.starts == [(0, 0), (1, 0)]
+def nothing(loader):
+    """Do nothing to the loader before the next pass."""
 
 
-def test_a_step_that_failed_can_be_tried_again(make):
-    """The state is that before the failed step; loading it starts the source there again."""
-    loader, source = make(failing=[(0, 2)])
-    running = iter(loader)
-    assert xs([next(running), next(running)]) == [0, 1]
-    with pytest.raises(DataError):
-        next(running)
-    source.failing.clear()
+def load_its_own_state(loader):
     loader.load_state_dict(loader.state_dict())
-    assert xs(loader) == epoch_of(0, 2)
-    assert source.starts == [(0, 0), (0, 2)]
+
+
+def set_the_same_epoch(loader):
+    loader.set_epoch(loader.epoch)
+
+
+@pytest.mark.parametrize("before", [nothing, load_its_own_state, set_the_same_epoch])
+@pytest.mark.parametrize("step", range(STEPS))
+def test_the_pass_after_an_error_goes_on_at_the_state(make, step, before):
+    """The batches before the error arrive. The next pass begins with the batch that failed, where
+    the state says, and tries it again.
+    """
+    loader, source = make(failing=[(1, step)])
+    loader.set_epoch(1)
+    running = iter(loader)
+    assert xs(next(running) for _ in range(step)) == epoch_of(1)[:step]
+    for _ in range(2):
+        with pytest.raises(DataError, match=f"broken at 1, {step}"):
+            next(running)
+        assert (loader.epoch, loader.step) == (1, step)
+        assert loader.state_dict() == Plan().state(1, step)
+        before(loader)
+        running = iter(loader)
+    source.failing.clear()
+    assert xs(loader) == epoch_of(1, step)
+    assert xs(loader) == epoch_of(2)
+
+
+def test_an_interrupted_wait_loses_no_batch(make):
+    """Ctrl-C while the loader waits ends the pass; the next pass goes on with the same batch."""
+    loader, source = make()
+    running = iter(loader)
+    next(running)
+
+    def interrupt():
+        source.on_get = lambda: None
+        raise KeyboardInterrupt
+
+    for step in range(1, STEPS):
+        source.on_get = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            next(running)
+        assert (loader.epoch, loader.step) == (0, step)
+        running = iter(loader)
+        assert xs([next(running)]) == [step]
+
+
+def test_an_interrupt_as_a_batch_arrives_loses_no_batch(make, monkeypatch):
+    """The position counts the batch only if the loop gets it."""
+    loader, _ = make()
+
+    def interrupt(epoch, step):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plan, "reached", lambda self, epoch, step: interrupt(epoch, step))
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    assert (loader.epoch, loader.step) == (0, 0)
+    assert xs(loader) == epoch_of(0)
+
+
+def test_giving_up_the_position_after_an_error_is_logged(make, caplog):
+    """`set_epoch` of another epoch is obeyed, and the log names both positions."""
+    loader, _ = make(failing=[(0, 2)])
+    with pytest.raises(DataError):
+        list(loader)
+    loader.set_epoch(1)
+    assert not caplog.records
+    assert xs(loader) == epoch_of(1)
+    assert caplog.messages == [
+        "a pass began at epoch 1, step 0, and so gave up the position to resume at, "
+        "epoch 0, step 2; set_epoch(0) keeps it"
+    ]
 
 
 def test_an_error_ends_its_iterator(make):
