@@ -141,8 +141,7 @@ class Connection:
         if not self.here:
             raise IngestError(
                 "a forked process cannot use the loader or pool of its parent: made in process "
-                f"{self._pid}, used in process {os.getpid()}; make its own loader and pool, or "
-                "use workers=0"
+                f"{self._pid}, used in process {os.getpid()}; make its own loader and pool"
             )
 
     def check(self) -> None:

@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rayingest.errors import ConfigError, DataError, IngestError, WorkerError
@@ -91,25 +92,12 @@ class Feeder:
         self._stream, self._pool, self._buffers, self._limits = stream, pool, buffers, limits
         self._epochs, self._lease, self._quarantine = epochs, lease, quarantine
         self._max_bytes, self._max_bytes_for = limits.max_bytes, max_bytes_for
-        self._tick, self._span = tick, span
+        self._tick, self._span, self._decode_timeout = tick, span, decode_timeout
         self._stalls = Stalls(time.monotonic)
-        self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        # The generation of the start; a batch, or the error in its place; the batch's bad samples.
-        self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = (
-            queue.SimpleQueue()
-        )
-        self._executor = Executor(stream, pool, self._post, decode_timeout, span)
-        row_bytes = stream.work.spec_bytes or stream.row_bytes
-        self._dispatch = Dispatch(stream.sizes(_ROW_OVERHEAD, BLOCK_OVERHEAD), limits, row_bytes)
         # Counts the consumer's starts. What earlier starts left in the outbox is thrown away.
         self._generation = 0
-        self._error: BaseException | None = None  # ends the feeder
         self._closed = False
-        # Used on the feeder's thread alone from here on.
-        self._serving = 0  # the generation that dispatch works for
-        self._looked = 0.0
         self._known = Known()
-        self._walk = Walk(stream, 0, 0, 0, self._known)
         self._counts = {
             "samples": 0,
             "steps": 0,
@@ -117,17 +105,54 @@ class Feeder:
             "assemble_seconds": 0.0,
             "bytes_assembled": 0,
         }
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread and what it uses: for the first start, and for one after an error."""
+        stream = self._stream
+        # Results of calls that an earlier thread made go on arriving in its inbox, where they stay.
+        self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
+        # The generation of the start; a batch, or the error in its place; the batch's bad samples.
+        self._outbox: queue.SimpleQueue[tuple[int, Batch | BaseException, Sequence[DataError]]] = (
+            queue.SimpleQueue()
+        )
+        post = partial(_post_to, self._inbox)
+        self._executor = Executor(stream, self._pool, post, self._decode_timeout, self._span)
+        row_bytes = stream.work.spec_bytes or stream.row_bytes
+        sizes = stream.sizes(_ROW_OVERHEAD, BLOCK_OVERHEAD)
+        limits = replace(self._limits, max_bytes=self._max_bytes)
+        self._dispatch = Dispatch(sizes, limits, row_bytes)
+        self._error: BaseException | None = None  # ends the thread
+        # Used on the feeder's thread alone from here on.
+        self._serving = 0  # the generation that dispatch works for
+        self._looked = 0.0
+        self._walk = Walk(stream, 0, 0, 0, self._known)
         self._thread = threading.Thread(target=self._run, name="rayingest-feeder", daemon=True)
         self._thread.start()
-        pool.subscribe(self)
+        self._pool.subscribe(self)
 
     # The consumer's thread
 
     def start(self, epoch: int, step: int) -> None:
-        """Make the batches from this position on; `get` returns none of an earlier start."""
+        """Make the batches from this position on; `get` returns none of an earlier start.
+
+        After an error that ended the thread, all begins anew, with the actors that run.
+        """
         self._pool.connection.check_process()
+        if self._error is not None and not self._closed:
+            self._recover(self._error)
         self._generation += 1
         self._post("start", (self._generation, epoch, step))
+
+    def _recover(self, error: BaseException) -> None:
+        self._pool.connection.check()
+        self._pool.unsubscribe(self)
+        self._post("wake up", None)
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():  # in a call of Ray that does not return
+            raise error
+        self._pool.restart_missing()
+        self._begin()
 
     def get(self) -> Batch:
         """Return the next batch; wait for it. Raises the error that takes its place."""
@@ -224,13 +249,13 @@ class Feeder:
             self._post("local ranks", self._max_bytes_for(local_ranks))
 
     def _post(self, kind: str, subject: Any, extra: Any = None) -> None:
-        self._inbox.put(_Arrival(kind, subject, extra))
+        _post_to(self._inbox, kind, subject, extra)
 
     # The feeder's thread
 
     def _run(self) -> None:
         try:
-            while not self._closed:
+            while not self._closed and self._error is None:
                 events = self._wait()
                 if self._closed:
                     break
@@ -356,3 +381,9 @@ class Feeder:
         error = WorkerError(f"{where}: {command.reason}; the last error: {command.error}")
         error.__cause__ = command.error
         return error
+
+
+def _post_to(
+    inbox: queue.SimpleQueue[_Arrival], kind: str, subject: Any, extra: Any = None
+) -> None:
+    inbox.put(_Arrival(kind, subject, extra))

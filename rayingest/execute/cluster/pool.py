@@ -376,6 +376,16 @@ class Pool:
         for handle in handles:
             self.connection.kill(handle.actor)
 
+    def restart_missing(self) -> None:
+        """Start the actors that are missing, after failures that were too many to go on."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._failures:
+                self._failures.clear()
+                self._opened, self._logged_fewer = time.monotonic(), False
+            self._start_missing()
+
     def _remove(self, handle: ActorHandle, failure: WorkerFailure) -> None:
         del self._running[handle.name]
         self.connection.kill(handle.actor)
