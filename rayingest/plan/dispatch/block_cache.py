@@ -285,9 +285,10 @@ class BlockCache:
         return block.nbytes
 
     def restart(self, expires: int) -> None:
-        """Forget all waiting chunks. Blocks in the store or being read stay until `expires`.
+        """Forget all waiting chunks and all failures. Blocks in the store or being read stay.
 
-        That step is one of the new start: a start near the last one finds its blocks again.
+        They stay until `expires`, a step of the new start: a start near the last one finds its
+        blocks again.
         """
         self._wanted.clear()
         unused = {BlockState.ABSENT, BlockState.BROKEN}
@@ -301,6 +302,10 @@ class BlockCache:
             block.waiting.clear()
             block.keys.clear()
             block.next_use, block.expires = NEVER, expires
+            block.tries = 0
+            if block.error is not None:  # a decode or another read of it runs
+                block.error = None
+                block.state = BlockState.READING if block.readers else BlockState.ABSENT
 
     def validate(self, horizon: int) -> None:
         """Assert what holds of blocks by themselves; `State.validate` adds chunks and tasks."""

@@ -82,6 +82,8 @@ class EventHandlers:
         state = self._state
         state.cache.restart(state.limits.read_ahead)
         state.queue.abandon()
+        for task in state.workers.tasks.values():
+            task.stale = True
         for nbytes in state.ledger.clear_outputs():
             state.release(nbytes)
         state.queue = StepQueue(event.steps, state.pace, state.limits.whole_steps)
@@ -158,9 +160,12 @@ class EventHandlers:
         """Have the blocks of a failed read that no other read brings read again, one by one.
 
         So only a block that is at fault is given up: a final error of a read of one block breaks
-        that block. Where blocks are read in order, it breaks all of the read's.
+        that block. Where blocks are read in order, it breaks all of the read's. The consumer may
+        start again after an error because its cause is gone, so an earlier start's read, whose
+        cause may be gone too, gives nothing up.
         """
         state = self._state
+        final, counts = final and not task.stale, counts and not task.stale
         blocks = zip(task.blocks, task.charges, strict=True)
         ended = [state.cache.end_read(number, charge) for number, charge in blocks]
         awaited = [block for block in ended if block is not None]

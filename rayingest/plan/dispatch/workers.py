@@ -34,6 +34,8 @@ class Task:
     slots: int
     # Whether another task does the same, in case this one never answers.
     hedged: bool = False
+    # Whether it began before the last `Start`: its failure says nothing of a try since then.
+    stale: bool = False
 
 
 class Workers:

@@ -346,18 +346,39 @@ def test_a_restart_keeps_the_blocks_in_the_store_and_those_in_use() -> None:
     blocks.begin(3)
     blocks.cache.pin(make_chunk(0, 1))
     blocks.cache.remove(blocks[1])  # pinned, and lost
+    blocks[1].tries = 2
     blocks.cache.break_off(blocks[4], OSError())
     blocks.cache.wait(make_chunk(0, 0))
     blocks.cache.restart(7)
     assert set(blocks.cache.blocks) == {0, 1, 2, 3}
     for number in range(4):
         assert not blocks[number].waiting
+        assert blocks[number].tries == 0
         assert (blocks[number].next_use, blocks[number].expires) == (NEVER, 7)
     assert blocks.cache.next_wanted() is None
     assert chunk.key not in blocks[0].keys
     blocks.cache.validate(0)
     assert blocks.cache.expired(6) == []
     assert sorted(blocks.cache.expired(7)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("reading", [False, True])
+def test_a_restart_tries_broken_blocks_again(pinned: bool, reading: bool) -> None:
+    """Also those that a decode or another read still uses."""
+    blocks = Blocks([10])
+    blocks.need(0, 0)
+    charges = [blocks.begin(0) for _ in range(1 + reading)]
+    blocks.cache.end_read(0, charges[0])
+    if pinned:
+        blocks.cache.pin(make_chunk(0, 0))
+    blocks.cache.break_off(blocks[0], OSError())
+    blocks.cache.restart(7)
+    assert set(blocks.cache.blocks) == ({0} if pinned or reading else set())
+    chunk = blocks.need(0, 0)
+    assert blocks[0].waiting == {chunk.key: chunk}
+    assert blocks[0].state is (BlockState.READING if reading else BlockState.ABSENT)
+    blocks.cache.validate(0)
 
 
 def test_a_new_block_was_never_seen_nor_read() -> None:

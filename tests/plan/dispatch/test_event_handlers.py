@@ -196,6 +196,18 @@ def test_a_final_error_of_one_block_breaks_it_and_delivers_the_error() -> None:
     assert script.counters == {"reads": 1}
 
 
+@pytest.mark.parametrize("final", [False, True])
+def test_a_read_of_an_earlier_start_breaks_nothing_and_costs_no_try(final: bool) -> None:
+    """Its cause may be gone since then, so the block is read again; that read's error counts."""
+    script = reading(0)
+    script.start(make_step(0))
+    assert script.tell(ev.ReadFailed(0, BAD, final=final)) == [
+        ev.Read(1, "r0", (0,), budget=1000, step=0)
+    ]
+    assert script.state.cache.blocks[0].tries == 0
+    assert script.tell(ev.ReadFailed(1, BAD, final=True)) == [ev.Deliver(0, (), BAD, row=0)]
+
+
 def test_a_read_that_fails_as_often_as_it_may_ends_the_stream() -> None:
     """The fourth time by default, with the last error."""
     script = reading(0)
