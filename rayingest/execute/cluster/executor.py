@@ -22,7 +22,11 @@ import ray.exceptions as rx
 from rayingest.execute.cluster.connection import ACTOR_ERRORS
 from rayingest.execute.cluster.object_refs import BlockMessage, BlockRefs, NewBlock, Results
 from rayingest.execute.cluster.pool import ActorHandle, Pool
-from rayingest.execute.cluster.registration import Registration, registration_error
+from rayingest.execute.cluster.registration import (
+    Registration,
+    StoredWork,
+    registration_error,
+)
 from rayingest.execute.cluster.status import describe_wait
 from rayingest.execute.cluster.timings import Timings
 from rayingest.execute.stream import Stream
@@ -68,6 +72,7 @@ class Executor:
     def __init__(
         self,
         stream: Stream,
+        work: StoredWork,
         pool: Pool,
         post: Post,
         decode_timeout: float = math.inf,
@@ -77,7 +82,7 @@ class Executor:
         self._decode_timeout = decode_timeout
         self._timed_out: set[ActorHandle] = set()  # killed because their task exceeded the time-out
         self._connection, self._key = pool.connection, uuid.uuid4().hex
-        self.registration = Registration(stream, pool, self._key, self._post_result)
+        self.registration = Registration(stream, work, pool, self._key, self._post_result)
         self._node = ray.get_runtime_context().get_node_id()
         self._handles: dict[str, ActorHandle] = {}  # the actors that know the stream
         self._calls: dict[int, _Call] = {}

@@ -22,6 +22,7 @@ from rayingest.execute.cluster.assembly import assemble_batch
 from rayingest.execute.cluster.executor import Executor
 from rayingest.execute.cluster.pool import ActorHandle
 from rayingest.execute.cluster.reader import BLOCK_OVERHEAD
+from rayingest.execute.cluster.registration import StoredWork
 from rayingest.execute.cluster.resources import uncount_loader
 from rayingest.execute.cluster.shared_pool import Lease
 from rayingest.execute.cluster.status import describe_failed
@@ -98,6 +99,7 @@ class Feeder:
         self._generation = 0
         self._closed = False
         self._known = Known()
+        self._work = StoredWork(stream.work, pool.connection)
         self._counts = {
             "samples": 0,
             "steps": 0,
@@ -117,7 +119,9 @@ class Feeder:
             queue.SimpleQueue()
         )
         post = partial(_post_to, self._inbox)
-        self._executor = Executor(stream, self._pool, post, self._decode_timeout, self._span)
+        self._executor = Executor(
+            stream, self._work, self._pool, post, self._decode_timeout, self._span
+        )
         row_bytes = stream.work.spec_bytes or stream.row_bytes
         sizes = stream.sizes(_ROW_OVERHEAD, BLOCK_OVERHEAD)
         limits = replace(self._limits, max_bytes=self._max_bytes)
@@ -322,6 +326,8 @@ class Feeder:
         return events
 
     def _restart(self, generation: int, epoch: int, step: int) -> list[ev.Event]:
+        if self._serving:
+            self._executor.registration.restart()
         self._serving = generation
         self._executor.forget_outputs()
         epochs = None if self._epochs is None or epoch >= self._epochs else self._epochs

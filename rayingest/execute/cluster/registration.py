@@ -28,7 +28,7 @@ OnResult = Callable[[Any, str, ActorHandle], None]
 """(reference, kind, handle): post the result of a call on this actor as an arrival of that kind."""
 
 
-class _StoredWork:
+class StoredWork:
     """A stream's description in the object store. Raises ConfigError if it cannot be put there.
 
     It is pickled once, at the start: this process, too, may run the user's code, and open files and
@@ -57,17 +57,21 @@ class _StoredWork:
 
 
 class Registration:
-    """Registers one stream. Raises ConfigError if its description cannot be sent to workers."""
+    """Registers one stream, whose description is `work`, with the actors of the pool."""
 
-    def __init__(self, stream: Stream, pool: Pool, key: str, on_result: OnResult) -> None:
-        self._stream, self._pool, self._key, self._on_result = stream, pool, key, on_result
-        self._work = _StoredWork(stream.work, pool.connection)
+    def __init__(
+        self, stream: Stream, work: StoredWork, pool: Pool, key: str, on_result: OnResult
+    ) -> None:
+        self._stream, self._work, self._pool = stream, work, pool
+        self._key, self._on_result = key, on_result
         self._schema: Schema | None = None
         self._heads: list[Head] = []
         # Decoders that wait until the first of them has learned the schema.
         self._waiting: list[ActorHandle] = []
         self._learner: ActorHandle | None = None
         self._begun = 0.0
+        # Whether the consumer has started again since the learner began.
+        self._stale = False
         self._failures = 0
 
     @property
@@ -108,9 +112,15 @@ class Registration:
                     f"the last error: {error}"
                 )
             self._pool.report_failure(handle, error)
-        else:
+        elif not self._stale:
             raise registration_error(error)
         self.advance()
+
+    def restart(self) -> None:
+        """Learn again if the running attempt fails: the consumer starts again, maybe without the
+        cause.
+        """
+        self._stale = True
 
     def end_slow_learner(self, begun_before: float) -> None:
         """Kill the decoder that has been learning since before then: it may never finish."""
@@ -138,6 +148,7 @@ class Registration:
             self._waiting.clear()
         elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner, self._begun = self._waiting[0], time.monotonic()
+            self._stale = False
             self._heads = self._heads or self._stream.heads()
             schema = self._pool.connection.call(
                 self._learner.actor.learn, self._work.ref, self._heads

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from rayingest.errors import DataError
 from rayingest.execute.cluster.pool import ActorHandle
-from rayingest.execute.cluster.registration import Registration
+from rayingest.execute.cluster.registration import Registration, StoredWork
 
 
 class Recorder:
@@ -43,7 +47,8 @@ def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
     stream: Any = SimpleNamespace(work=work, known_schema=schema, needs_schema=True)
     recorder = Recorder()
     pool: Any = SimpleNamespace(connection=recorder)
-    registration = Registration(stream, pool, "key", lambda *_: None)
+    connection: Any = recorder
+    registration = Registration(stream, StoredWork(work, connection), pool, "key", lambda *_: None)
     old_reader, old_decoder = handle_of("reader0", "reader"), handle_of("decoder0", "decoder")
     registration.add(old_reader)
     registration.add(old_decoder)
@@ -62,3 +67,29 @@ def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
         ("decoder3", "key", "copy 1 of ref 1", schema),
     ]
     assert recorder.puts == [work]
+
+
+def test_a_restart_forgives_the_running_attempt_to_learn_the_schema() -> None:
+    """Its error may have a cause that is gone. The next attempt's error counts."""
+    work = SimpleNamespace(stages=())
+    stream: Any = SimpleNamespace(
+        work=work, known_schema=None, needs_schema=True, can_learn=True, heads=lambda: ["head"]
+    )
+    recorder = Recorder()
+    pool: Any = SimpleNamespace(connection=recorder)
+    connection: Any = recorder
+    registration = Registration(stream, StoredWork(work, connection), pool, "key", lambda *_: None)
+    decoder = handle_of("decoder0", "decoder")
+    registration.restart()
+    registration.add(decoder)
+    failed: Future[Any] = Future()
+    failed.set_exception(DataError("not there"))
+    with pytest.raises(DataError, match="not there"):
+        registration.on_schema(decoder, failed)
+    registration.advance()
+    registration.restart()
+    registration.on_schema(decoder, failed)
+    assert registration.learning
+    with pytest.raises(DataError, match="not there"):
+        registration.on_schema(decoder, failed)
+    assert recorder.sent == [("decoder0", "ref 1", ["head"])] * 3
