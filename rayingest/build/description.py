@@ -21,6 +21,7 @@ from rayingest.errors import ConfigError
 from rayingest.execute.stream import ManifestStream, Stream
 from rayingest.execute.work import Work
 from rayingest.formats import get_format
+from rayingest.formats.protocol import Format
 from rayingest.options import OptionTypeError, option_type
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner
@@ -130,14 +131,17 @@ class Source:
         """Access to the files."""
         return Storage(self.storage_options, allow_pipe=self.allow_pipe, cache=self.cache)
 
-    def index_cache(self) -> IndexCache:
+    def index_cache(self, format_: Format | None = None) -> IndexCache:
         """List the shards as they are now, and name the place of their index.
+
+        `format_`: the source's format, if this process may not know its name.
 
         Raises ConfigError if nothing matches the URLs, DataError if storage does not answer.
         """
         storage = self.storage
         urls = self.urls if isinstance(self.urls, str) else list(self.urls)
-        listing = get_format(self.format_name).shards(urls, storage, self.block_bytes, self.options)
+        format_ = format_ or get_format(self.format_name)
+        listing = format_.shards(urls, storage, self.block_bytes, self.options)
         return IndexCache(
             listing,
             self.format_name,

@@ -118,9 +118,13 @@ class MixedSources(Description):
             works[leaf.name] = replace(work, pipeline=replace(work.pipeline, source=number))
         return MixedWork(works)
 
-    def scan(self, rank: int, on_ray: bool, shown: bool = False) -> MixtureScanResult:
+    def scan(
+        self, rank: int, on_ray: bool, shown: bool = False, world_size: int = 1
+    ) -> MixtureScanResult:
         """Return the scan of each source; see `OneSource.scan`."""
-        parts = {leaf.name: leaf.dataset.scan(rank, on_ray, shown) for leaf in self.leaves()}
+        parts = {
+            leaf.name: leaf.dataset.scan(rank, on_ray, shown, world_size) for leaf in self.leaves()
+        }
         manifest = JoinedManifest.of([part.manifest for part in parts.values()])
         return MixtureScanResult(manifest, (), None, parts=parts)
 
@@ -137,7 +141,7 @@ class MixedSources(Description):
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
     ) -> tuple[Stream, RankPlan]:
-        scan_result = self.scan(ranks.rank, on_ray)
+        scan_result = self.scan(ranks.rank, on_ray, world_size=ranks.world_size)
         planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
         return make_stream(
             scan_result.manifest, planner, self.work, skip=skip, image_backend=image_backend

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
@@ -34,12 +35,12 @@ from rayingest.errors import ConfigError
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import SourceWork
 from rayingest.formats import get_format
-from rayingest.formats.protocol import IndexScan
+from rayingest.formats.protocol import Format, IndexScan
 from rayingest.plan.order.kinds import OrderRequest, build
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.subset import Keep, Limit, Part, Skip, Subset, Take, subset_mark
-from rayingest.storage.scan import Scan, scan_locally
+from rayingest.storage.scan import Progress, Scan, scan_locally
 from rayingest.transforms.collate import PackedFields
 from rayingest.transforms.expressions import Expression
 from rayingest.transforms.padding import Pad
@@ -132,19 +133,28 @@ class OneSource(Description):
         yield from (feature for feature, is_used in used.items() if is_used)
         yield from map(_feature_of, self.limits)
 
-    def scan(self, rank: int, on_ray: bool, shown: bool = False) -> ScanResult:
+    def scan(self, rank: int, on_ray: bool, shown: bool = False, world_size: int = 1) -> ScanResult:
         """Run the scans that the description needs, or load their cached results.
 
-        `on_ray`: scan on the connected cluster. `shown`: always show progress. Raises ConfigError,
-        DataError.
+        `on_ray`: scan on the connected cluster, once for all ranks. `shown`: always show progress.
         """
-        with log_if_slow("listing the shards"):
-            cache = self.source.index_cache()
-        manifest = run_scan(IndexScan(cache, get_format(cache.format_name)), rank, on_ray, shown)
+        shared = on_ray and world_size > 1
+        share = partial(run_shared_scan, rank=rank, world_size=world_size, shown=shown)
+        index = UnlistedIndex(self.source, get_format(self.source.format_name))
+        if shared and index.format.lists_storage:
+            scan, manifest = share(index.open, "index", index.key)
+        else:
+            with log_if_slow("listing the shards"):
+                scan = index.open()
+            manifest = run_scan(scan, on_ray, shown)
+        cache = scan.cache
 
         def compute(statistic: SampleStatistic) -> np.ndarray:
             scan = StatisticScan(statistic, manifest, cache, self.work)
-            return run_scan(scan, rank, on_ray, shown)
+            if not shared:
+                return run_scan(scan, on_ray, shown)
+            values: np.ndarray = share(lambda: scan, scan.name, scan.key)[1]
+            return values
 
         limits = tuple(
             Keep(one.name, compute(one)) if isinstance(one, SampleStatistic) else one
@@ -181,7 +191,7 @@ class OneSource(Description):
     def build_stream(
         self, ranks: Ranks, *, uneven: bool, on_ray: bool, skip: bool, image_backend: str | None
     ) -> tuple[Stream, RankPlan]:
-        scan_result = self.scan(ranks.rank, on_ray)
+        scan_result = self.scan(ranks.rank, on_ray, world_size=ranks.world_size)
         planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
         return make_stream(
             scan_result.manifest, planner, self.work, skip=skip, image_backend=image_backend
@@ -232,22 +242,66 @@ class ScanResult:
         return {name: mark for name, mark in marks.items() if mark}
 
 
-def run_scan(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
+@dataclass(frozen=True)
+class UnlistedIndex:
+    """The index of a source whose shards are still to be listed."""
+
+    source: Source
+    format: Format
+
+    @property
+    def key(self) -> str:
+        """A key that is equal in every process that has the same description of the source."""
+        return hashlib.blake2b(repr(vars(self.source)).encode(), digest_size=16).hexdigest()
+
+    def open(self) -> IndexScan:
+        """List the shards, and return the scan of them. Raises ConfigError, DataError."""
+        return IndexScan(self.source.index_cache(self.format), self.format)
+
+
+def run_scan(scan: Scan[T], on_ray: bool, shown: bool = False) -> T:
     """Return a scan's result: the cached one, or that of the run by the first process that comes.
 
     `on_ray`: run it on the Ray cluster that this process is connected to. Progress is shown on a
     terminal after half a second; with `shown` always, at once.
     """
+    with _progress_of(scan.name, shown) as progress:
+        if on_ray and not scan.is_light:
+            from rayingest.execute.cluster.scans import scan_on_cluster
+
+            return scan_on_cluster(scan, progress)
+        return scan_locally(scan, progress)
+
+
+def run_shared_scan(
+    open_scan: Callable[[], Scan[T]],
+    name: str,
+    key: str,
+    *,
+    rank: int,
+    world_size: int,
+    shown: bool = False,
+) -> tuple[Any, T]:
+    """Return a scan and its result, made once for all ranks of the job on the cluster."""
+    from rayingest.execute.cluster.scans import share_scan
+
+    with _progress_of(name, shown) as progress:
+        return share_scan(open_scan, name, key, rank, world_size, progress)
+
+
+@contextmanager
+def _progress_of(name: str, shown: bool) -> Iterator[Progress]:
+    """Show the progress of a scan, and log it if the scan is slow."""
     done_of = (0, 0)
 
     def describe_wait() -> str:
         if done_of == (0, 0):
-            return f"waiting for the {scan.name}, which another process or rank makes"
-        return f"making the {scan.name}: {done_of[0]} of {done_of[1]} parts are done"
+            return f"waiting for the {name}, which another process or rank makes"
+        return f"making the {name}: {done_of[0]} of {done_of[1]} parts are done"
 
     bar_options = {"delay": 0.0} if shown else {"delay": 0.5, "leave": False, "disable": None}
     with (
-        Bar(desc=f"making the {scan.name}", unit="part", **bar_options) as bar,
+        Bar(desc=f"making the {name}", unit="part", **bar_options) as bar,
         log_if_slow(describe_wait),
     ):
 
@@ -257,11 +311,7 @@ def run_scan(scan: Scan[T], rank: int, on_ray: bool, shown: bool = False) -> T:
             bar.total = total
             bar.update(done - bar.n)
 
-        if on_ray and not scan.is_light:
-            from rayingest.execute.cluster.scans import scan_on_cluster
-
-            return scan_on_cluster(scan, rank, progress)
-        return scan_locally(scan, progress)
+        yield progress
 
 
 def _feature_of(limit: Limit | SampleStatistic) -> Feature:

@@ -21,7 +21,7 @@ class _IndexOnly(Format):
     name = "index_only"
     suffixes = ()
     option_names = ("samples",)
-    opens_shards = False
+    opens_shards = lists_storage = False
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """Return one shard, named as the dataset."""

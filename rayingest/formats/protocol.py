@@ -91,6 +91,8 @@ class Format(ABC):
 
     opens_shards: ClassVar[bool] = True
     """Whether `index` reads from the shard."""
+    lists_storage: ClassVar[bool] = True
+    """Whether `shards` looks for files."""
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """Return the shards that `urls` names, in order. ConfigError if there are none."""

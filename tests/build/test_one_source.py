@@ -61,7 +61,7 @@ class SlowScan:
 def test_a_slow_scan_logs_the_parts_that_are_done(logged: Lines) -> None:
     """Also where there is no terminal, and so no bar."""
     logged.awaited = "the index: 2 of 3 parts are done"
-    assert run_scan(SlowScan(logged), 0, on_ray=False) == 3
+    assert run_scan(SlowScan(logged), on_ray=False) == 3
     assert logged.seen.is_set()
 
 
@@ -78,6 +78,6 @@ def test_waiting_for_another_process_that_makes_the_index_is_logged(logged: Line
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(30)
-    run_scan(scan, 0, on_ray=False)
+    run_scan(scan, on_ray=False)
     thread.join()
     assert logged.seen.is_set()

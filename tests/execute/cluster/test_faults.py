@@ -100,11 +100,11 @@ def test_a_scan_is_run_again_if_its_process_dies(cluster: Any, tmp_path: Path) -
     """Each death counts once, however late the cluster notices it."""
     folder = tmp_path / "2"
     folder.mkdir()
-    assert scan_on_cluster(Deadly(folder, 2), 0, lambda done, total: None) == 2
+    assert scan_on_cluster(Deadly(folder, 2), lambda done, total: None) == 2
     folder = tmp_path / "9"
     folder.mkdir()
     with pytest.raises(ri.WorkerError, match="the index failed: its actor died 3 times"):
-        scan_on_cluster(Deadly(folder, 9), 0, lambda done, total: None)
+        scan_on_cluster(Deadly(folder, 9), lambda done, total: None)
     assert len(list(folder.iterdir())) == 3
 
 
