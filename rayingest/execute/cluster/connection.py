@@ -1,7 +1,7 @@
 """Connect this process to a Ray cluster, and make calls that never connect it by accident.
 
-Owns two decisions: which cluster this process joins (the running one, or a local one that it
-starts), and which session and process a pool belongs to. Owns nothing that runs on the cluster.
+Owns two decisions: which cluster this process joins (a running one, or a local one), and which
+session and process a pool belongs to. Owns nothing that runs on the cluster.
 
 Ray's calls connect an unconnected process to whatever cluster they find. A thread that outlives
 `ray.shutdown` for a moment must not do that, and must not send calls to a cluster that came later.
@@ -11,19 +11,13 @@ the wrapper that connects.
 
 from __future__ import annotations
 
-import getpass
-import hashlib
-import json
 import os
-import re
-import socket
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import filelock
 import ray
 from ray.exceptions import (
     LocalRayletDiedError,
@@ -34,7 +28,8 @@ from ray.exceptions import (
 )
 
 from rayingest.errors import ConfigError, IngestError, WorkerError
-from rayingest.execute.cluster.node_info import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
+from rayingest.execute.cluster.join import join
+from rayingest.execute.cluster.local_cluster import join_launch, start_own
 
 ACTOR_ERRORS = (
     RayActorError,
@@ -45,8 +40,6 @@ ACTOR_ERRORS = (
 )
 """Ray's errors for a call whose process has ended or cannot be reached."""
 
-LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
-_POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -55,24 +48,30 @@ T = TypeVar("T")
 def connect(start_timeout: float) -> None:
     """Connect this process to Ray, unless it is connected; start a local cluster if none is named.
 
-    Under a launcher such as torchrun, several ranks of a node arrive at once. The first one starts
-    the cluster and the others join it.
+    Under a launcher such as torchrun, the ranks of a node share one local cluster, which ends after
+    the last of them. Otherwise it ends with this process.
+
+    Never joins a cluster only because it runs on this machine: it may belong to somebody else.
 
     Raises:
-        ConfigError: the address is one of Ray Client.
-        WorkerError: no cluster could be started, or none responds within `start_timeout` seconds.
+        ConfigError: the address is one of Ray Client, or no cluster responds there within
+            `start_timeout` seconds.
+        WorkerError: no cluster could be started.
     """
-    if ray.is_initialized():
-        if ray.util.client.ray.is_connected():
-            raise ConfigError(_refuse_client("this process's connection"))
-        return
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address.startswith("ray://"):
-        raise ConfigError(_refuse_client(f"RAY_ADDRESS={address}"))
-    if address or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < 2:
-        _init(address or "local")
-        return
-    _connect_together(start_timeout)
+    with _keep_sigterm():
+        if ray.is_initialized():
+            if ray.util.client.ray.is_connected():
+                raise ConfigError(_refuse_client("this process's connection"))
+            return
+        address = os.environ.get("RAY_ADDRESS", "")
+        if address.startswith("ray://"):
+            raise ConfigError(_refuse_client(f"RAY_ADDRESS={address}"))
+        if address not in ("", "local"):
+            join(address, "RAY_ADDRESS", start_timeout)
+        elif int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < 2:
+            start_own()
+        else:
+            join_launch(start_timeout)
 
 
 def connect_to_running(address: str | None) -> None:
@@ -81,30 +80,32 @@ def connect_to_running(address: str | None) -> None:
     None means the cluster of RAY_ADDRESS, or the one on this machine.
 
     Raises:
-        ConfigError: the address is malformed, or no cluster responds there. The check takes
-            seconds; Ray alone would retry for minutes.
+        ConfigError: the address is malformed, or no cluster responds there within 5 seconds.
     """
     if ray.is_initialized():
         return
-    where = "address" if address else "RAY_ADDRESS"
+    name = "address" if address else "RAY_ADDRESS"
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
-    if address != "auto":
-        found = re.fullmatch(r"\[?([^/\[\]]+?)\]?:(\d{1,5})", address)
-        if found is None:
-            raise ConfigError(
-                f"{where}={address} is not HOST:PORT; give the address of a cluster's head, "
-                "for example 10.0.0.1:6379"
-            )
-        try:
-            socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:
-            raise ConfigError(
-                f"{where}={address}: no Ray cluster responds there: {error}"
-            ) from error
+    with _keep_sigterm():
+        join(address, name, _CONNECT_SECONDS, log_to_driver=False)
+
+
+@contextmanager
+def _keep_sigterm() -> Iterator[None]:
+    """Let SIGTERM do in the end what it does now.
+
+    Ray replaces Python's handler by one that aborts the process with status 134, if the process has
+    not ended 3 s later. Python can set handlers in the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, ValueError) as error:
-        raise ConfigError(f"{where}={address}: no Ray cluster was found: {error}") from error
+        yield
+    finally:
+        if handler is not None:  # None: it was not set by Python
+            signal.signal(signal.SIGTERM, handler)
 
 
 class Connection:
@@ -217,65 +218,3 @@ def _refuse_client(what: str) -> str:
         "not through shared memory; run the script on a node of the cluster, for example with "
         "`ray job submit`"
     )
-
-
-def _init(address: str) -> None:
-    """Connect to the cluster at this address, or start one if it is "local".
-
-    Never joins a cluster only because it runs on this machine: it may belong to somebody else.
-    """
-    set_here = address == "local" and FREE_VARIABLE not in os.environ
-    if set_here:
-        os.environ[FREE_VARIABLE] = str(QUICK_FREE_MILLISECONDS)
-    try:
-        ray.init(address=address, log_to_driver=True, logging_level="warning")
-    except Exception as error:  # Ray raises plain exceptions for a start that takes too long
-        if address != "local":
-            raise
-        raise WorkerError(
-            f"no Ray cluster could be started here: {str(error).rstrip('.')}; on a busy machine, "
-            "set RAY_raylet_start_wait_time_s=120 in the environment; to join a running cluster, "
-            "set RAY_ADDRESS=HOST:PORT"
-        ) from error
-    finally:
-        if set_here:
-            del os.environ[FREE_VARIABLE]
-
-
-def _connect_together(start_timeout: float) -> None:
-    """Join the cluster of this launch; the first rank of the node starts it."""
-    launch = json.dumps([os.environ.get(key, "") for key in LAUNCH_KEYS])
-    name = hashlib.blake2b(launch.encode(), digest_size=8).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"rayingest-{getpass.getuser()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    note = folder / f"launch-{name}.json"
-    deadline = time.monotonic() + start_timeout
-    with filelock.FileLock(str(note) + ".lock", timeout=start_timeout):
-        address = _read_note(note)
-        if address is None:
-            _init("local")
-            note.write_text(
-                json.dumps({"address": ray.get_runtime_context().gcs_address, "pid": os.getpid()})
-            )
-            return
-    while True:
-        try:
-            _init(address)
-        except ConnectionError as error:
-            if time.monotonic() > deadline:
-                raise WorkerError(
-                    f"no Ray cluster responds at {address} after {start_timeout:g} s: {error}"
-                ) from error
-            time.sleep(_POLL_SECONDS)
-        else:
-            return
-
-
-def _read_note(note: Path) -> str | None:
-    """Return the address in the note, or None if the process that wrote it has ended."""
-    try:
-        left = json.loads(note.read_text())
-        os.kill(left["pid"], 0)
-    except (OSError, ValueError, KeyError):
-        return None
-    return str(left["address"])
