@@ -2,7 +2,8 @@
 
     python jobs/train_digits.py
     python jobs/train_digits.py --resume
-    ray job submit --address http://127.0.0.1:8265 --working-dir . -- python jobs/train_digits.py
+    RAY_AUTH_MODE=token ray job submit --address http://127.0.0.1:8265 --working-dir . \\
+        -- python jobs/train_digits.py
 
 Every run has a folder under `--folder` with Ray Train's checkpoints, which hold the position in the
 data beside the weights, and `steps.jsonl`, a line for each step. `--resume` continues after the

@@ -18,7 +18,8 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-# A token file in the user's home makes Ray ask for authentication.
+# A token file in the user's home makes Ray ask for authentication. What this hides is tested in the
+# `plain` environment.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 # Every process that a test starts imports the tests' modules, Ray's workers too. Each module is
 # compiled once.
@@ -82,6 +83,14 @@ def no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A new user's environment: an empty home, Ray's defaults, the package as installed."""
+    from tests.support.plain import make_plain_environment
+
+    return make_plain_environment(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="session")

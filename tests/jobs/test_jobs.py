@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -26,9 +26,10 @@ import psutil
 import pytest
 
 import rayingest as ri
+from tests.docs.pages import blocks
+from tests.support.plain import PlainEnvironment
 
 ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 FINAL = re.compile(
     r"accuracy ([\d.]+) % on held-out digits after (\d+) steps; ([\d.]+)% of the time spent waiting"
 )
@@ -39,12 +40,18 @@ EPOCHS = 12
 STEPS = EPOCHS * (1438 // 64)
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a shell with the virtual environment active and no cluster."""
-    given = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    # Workers that Ray starts before they are asked for are not those that a job in a folder of its
-    # own needs.
-    return {**given, "PATH": f"{BIN}:{given['PATH']}", "RAY_prestart_worker_first_driver": "0"}
+@pytest.fixture(scope="module")
+def environment(plain: PlainEnvironment) -> dict[str, str]:
+    """A new user's variables, and two that save time.
+
+    Ray Train polls its ranks more often than every 2 s. Ray starts no workers before they are asked
+    for: a job in a folder of its own cannot use them.
+    """
+    return {
+        **plain.variables,
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+        "RAY_prestart_worker_first_driver": "0",
+    }
 
 
 def free_ports(count: int) -> list[int]:
@@ -73,14 +80,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running_head(wait_until: Callable[..., None]) -> Iterator[str]:
-    """Run a Ray head with its own ports and folder; yields its dashboard's address."""
+def running_head(
+    environment: dict[str, str], wait_until: Callable[..., None]
+) -> Iterator[tuple[str, str]]:
+    """Run a Ray head with its own ports and folder; yields its address and its dashboard's."""
     port, dashboard, client, agent = free_ports(4)
     folder = Path(
         tempfile.mkdtemp(prefix="ri-head-")
     )  # short: the names of sockets in it have a limit
     command = [
-        str(BIN / "ray"), "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=8",
+        "ray", "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=8",
         "--object-store-memory=300000000", f"--port={port}", f"--dashboard-port={dashboard}",
         f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}",
         "--node-ip-address=127.0.0.1", f"--temp-dir={folder}",
@@ -88,7 +97,7 @@ def running_head(wait_until: Callable[..., None]) -> Iterator[str]:
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
             command,
-            env=environment(),
+            env=environment,
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -105,12 +114,14 @@ def running_head(wait_until: Callable[..., None]) -> Iterator[str]:
             ):  # the agent starts jobs
                 urllib.request.urlopen(f"http://127.0.0.1:{url}", timeout=1).close()
             return True
-        except (urllib.error.URLError, OSError):
+        except urllib.error.HTTPError as error:
+            return error.code == 401  # it asks for the token
+        except OSError:
             return False
 
     try:
         wait_until(answers, 120)
-        yield f"http://127.0.0.1:{dashboard}"
+        yield f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}"
     finally:
         if process.poll() is None:
             started += started[0].children(recursive=True)
@@ -133,13 +144,13 @@ def job(place: Path, *arguments: str) -> list[str]:
     ]
 
 
-def call(command: list[str]) -> str:
-    """Run a command in the project's folder; return its output."""
+def call(command: list[str], environment: dict[str, str], folder: Path = ROOT) -> str:
+    """Run a command in a folder, the project's by default; return its output."""
     done = subprocess.run(
         command,
         check=False,
-        cwd=ROOT,
-        env=environment(),
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=200,
@@ -157,23 +168,55 @@ def checkpoints(run: Path) -> list[str]:
     return sorted(path.name for path in run.iterdir() if "checkpoint_0" in path.name)
 
 
+def submit_command(dashboard: str) -> str:
+    """Return the command by which a page submits the job, with another dashboard's address."""
+    page = ROOT / "docs" / "ray_train_and_torchrun.md"
+    (command,) = (block.text for block in blocks(page, "bash") if "ray job submit" in block.text)
+    assert "http://127.0.0.1:8265" in command
+    return command.strip().replace("http://127.0.0.1:8265", dashboard)
+
+
 @pytest.fixture(scope="module")
-def stopped(place: Path, wait_until: Callable[..., None]) -> list[dict[str, Any]]:
+def submitted(
+    environment: dict[str, str], place: Path, wait_until: Callable[..., None]
+) -> dict[str, str]:
+    """Outputs of commands on a cluster that asks for the token in the home folder.
+
+    The job of the page "Ranks", which stops after its first checkpoint, and `rayingest top` of this
+    user and of one without a token.
+    """
+    call(["ray", "get-auth-token", "--generate"], environment, place)
+    with running_head(environment, wait_until) as (address, dashboard):
+        arguments = shlex.join(job(place, "--stop-after=60")[2:])
+        job_output = call(["bash", "-c", f"{submit_command(dashboard)} {arguments}"], environment)
+        top = ["rayingest", "top", "--address", address, "--times=1", "--every=0.5"]
+        own = call(top, environment, place)
+        stranger = {**environment, "HOME": str(place)}
+        refused = subprocess.run(
+            top, check=False, env=stranger, capture_output=True, text=True, timeout=60
+        )
+    return {"job": job_output, "top": own, "refused": refused.stderr}
+
+
+@pytest.fixture(scope="module")
+def stopped(submitted: dict[str, str], place: Path) -> list[dict[str, Any]]:
     """The steps of the job, submitted to a cluster and stopped after its first checkpoint."""
-    with running_head(wait_until) as head:
-        submit = ["ray", "job", "submit", "--address", head, "--working-dir", "."]
-        submit += ["--runtime-env", "infra/runtime_env.yaml", "--"]
-        printed = call([*submit, *job(place, "--stop-after=60")])
-    assert "succeeded" in printed
-    assert f"step 50 of {STEPS}" in printed
+    assert "succeeded" in submitted["job"]
+    assert f"step 50 of {STEPS}" in submitted["job"]
     (run,) = (place / "runs").iterdir()
     return steps(run)
 
 
 @pytest.fixture(scope="module")
-def resumed(place: Path, stopped: list[dict[str, Any]]) -> str:
+def resumed(environment: dict[str, str], place: Path, stopped: list[dict[str, Any]]) -> str:
     """The output of the same run, resumed on a cluster of its own."""
-    return call(job(place, "--resume"))
+    return call(job(place, "--resume"), environment)
+
+
+def test_top_sends_the_token_or_says_what_it_lacks(submitted: dict[str, str]) -> None:
+    """On a cluster that asks for authentication, named by its address alone."""
+    assert "no loader runs on this cluster" in submitted["top"]
+    assert "authentication token, and this user has no token" in submitted["refused"]
 
 
 def test_a_stopped_run_leaves_its_steps_and_a_whole_checkpoint(

@@ -95,6 +95,9 @@ class Packing:
         """Write the missing shards; yield each result as it arrives. Raises the first error."""
         import ray.data
 
+        from rayingest.execute.cluster.connection import connect
+
+        connect(_CONNECT_SECONDS)  # Ray Data would wait for ever where it lacks Ray's token
         ray.data.DataContext.get_current().enable_progress_bars = False  # this command has its own
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         rows = ray.data.from_items(
