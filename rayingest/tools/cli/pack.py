@@ -35,6 +35,7 @@ from rayingest.tools.cli.shard_files import write_parquet, write_tar
 from rayingest.tools.cli.source import work_of
 
 RECORD = "packing.json"
+_CONNECT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

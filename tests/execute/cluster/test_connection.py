@@ -24,7 +24,7 @@ def test_a_cluster_that_does_not_start_is_a_worker_error(
 ) -> None:
     """With Ray's reason and advice, whatever exception Ray raises."""
 
-    def fail(**options: Any) -> None:
+    def fail(address: str, **options: Any) -> None:
         raise error
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
