@@ -117,7 +117,8 @@ def build_loader(
         uneven: allow a world size that does not divide the batch; ranks then differ by one row.
         after_copy: by field, a function of the tensor, called on the device after the copy
             (`images.Normalize`).
-        start_timeout: seconds to wait for a cluster and for the first decoder.
+        start_timeout: seconds to wait for the cluster at `RAY_ADDRESS`, and again for the first
+            decoder. Give an autoscaler the time that it takes to add a node.
         decode_timeout: seconds after which a decode task is ended with its worker and tried on
             another one, in halves, until the sample at fault is known. Tasks are sized to take 0.4
             seconds. Not used with `workers=0`.

@@ -7,7 +7,6 @@ started it; then the next report starts another one, which learns the same from 
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import logging
@@ -22,7 +21,8 @@ from typing import Any, Protocol
 import ray
 from ray._private.state import available_resources_per_node
 
-from rayingest.execute.cluster.connection import LAUNCH_KEYS, Connection
+from rayingest.execute.cluster.connection import Connection
+from rayingest.execute.cluster.local_cluster import LAUNCH_KEYS
 from rayingest.execute.cluster.sharing import Pools, Report, Share
 
 NAMESPACE = "rayingest"
@@ -41,7 +41,7 @@ def job_name(world_size: int) -> str:
 
     Ranks that are started by hand, without a launcher's variables, have their number in common.
     """
-    launch = [getpass.getuser(), world_size, *(os.environ.get(key, "") for key in LAUNCH_KEYS)]
+    launch = [os.getuid(), world_size, *(os.environ.get(key, "") for key in LAUNCH_KEYS)]
     return hashlib.blake2b(json.dumps(launch).encode(), digest_size=8).hexdigest()
 
 

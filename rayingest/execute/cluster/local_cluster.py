@@ -29,7 +29,8 @@ from rayingest.execute.cluster.join import join
 from rayingest.execute.cluster.node_info import FREE_VARIABLE, QUICK_FREE_MILLISECONDS
 from rayingest.execute.cluster.supervisor import SUPERVISOR_BYTE, USERS_BYTE
 
-_LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+LAUNCH_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+"""The variables that tell the launches of a machine apart."""
 _START_SECONDS = 120.0
 """The least time to wait for a shared cluster: Ray has limits of its own for each part of it."""
 _POLL_SECONDS = 0.05
@@ -57,7 +58,7 @@ def join_launch(seconds: float) -> None:
     """
     seconds = max(seconds, _START_SECONDS)
     deadline = time.monotonic() + seconds
-    launch = json.dumps([os.environ.get(key, "") for key in _LAUNCH_KEYS])
+    launch = json.dumps([os.environ.get(key, "") for key in LAUNCH_KEYS])
     name = hashlib.blake2b(launch.encode(), digest_size=8).hexdigest()
     path = str(_private_folder() / f"launch-{name}")
     users, note = f"{path}.users", Path(f"{path}.json")

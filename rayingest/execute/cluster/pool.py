@@ -44,6 +44,7 @@ from rayingest.execute.cluster.resources import (
 from rayingest.execute.cluster.sharing import Report, Share
 from rayingest.options import Seconds, checked, whole
 from rayingest.plan.dispatch.events import WorkerFailure
+from rayingest.util.slow import AGAIN_SECONDS, FIRST_SECONDS
 
 Role = Literal["reader", "decoder"]
 
@@ -158,6 +159,7 @@ class Pool:
         self._share = Share()
         self._closed = self._failed = False
         self._logged_fewer = False
+        self._log_due = FIRST_SECONDS  # of waiting for the first decoder, to be logged
         # Ray runs callbacks on a thread of its own that must not call Ray, so this thread does.
         self._callbacks = ThreadPoolExecutor(1, "rayingest-pool")
 
@@ -297,24 +299,32 @@ class Pool:
         return sum(handle.role == role for handle in self.actors)
 
     def check_started(self) -> None:
-        """Raise WorkerError if no decoder runs after `start_timeout` seconds; log if few do."""
+        """Raise WorkerError if no decoder runs after `start_timeout` seconds; log if few do.
+
+        Log a warning that says why while none runs, first after 10 s.
+        """
         self.connection.check()
         with self._lock:
             running = self.count("decoder")
             waited = time.monotonic() - self._opened
+            if not running and self._log_due < waited < self.start_timeout:
+                self._log_due = waited + AGAIN_SECONDS
+                reason = self._explain_no_decoder(waited)
+                _log.warning("%s (start_timeout=%g s)", reason, self.start_timeout)
             if running == self.workers or waited < self.start_timeout or self._logged_fewer:
                 return
             if not running and not self._failures:
-                held, own = count_decoders(), {pool._prefix for pool in _open_pools}
-                raise WorkerError(
-                    explain_no_decoder(self.workers, waited, *count_cpus(), held, own)
-                )
+                raise WorkerError(self._explain_no_decoder(waited))
             self._logged_fewer = True
             _log.warning(
                 "continuing with %d of %d decoders; the others start as CPUs become free",
                 running,
                 self.workers,
             )
+
+    def _explain_no_decoder(self, waited: float) -> str:
+        held, own = count_decoders(), {pool._prefix for pool in _open_pools}
+        return explain_no_decoder(self.workers, waited, *count_cpus(), held, own)
 
     def report_failure(
         self, handle: ActorHandle, error: BaseException, expected: bool = False
