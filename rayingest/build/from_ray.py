@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayingest.errors import ConfigError
-from rayingest.formats.columns import array_encoding, bytes_column, npy_header, with_encodings
+from rayingest.formats.extension_types import convert_extensions
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.storage.scan import CacheFile, node_lock
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 _NOTE = "finished.rayingest"
 _VERSION = 1
-_TENSORS = {
-    "ray.data.arrow_tensor",
-    "ray.data.arrow_tensor_v2",
-    "ray.data.arrow_variable_shaped_tensor",
-}
 _OBJECTS = "ray.data.arrow_pickled_object"
 _log = logging.getLogger("rayingest")
 
@@ -144,7 +139,7 @@ def _write_block(table: pa.Table, folder: str, storage: Storage, block_bytes: in
         return _result(
             [("", f"column {refused[0]!r} holds Python objects; make them arrays, text or bytes")]
         )
-    table = _plain(table)
+    table = convert_extensions(table)
     group = max(1, int(table.num_rows * block_bytes / max(1, table.nbytes)))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=group, write_page_checksum=True)
@@ -166,30 +161,3 @@ def _result(files: list[tuple[str, str]]) -> pa.Table:
 def _kind(field: pa.Field) -> str:
     """Return the name of Ray Data's own type, "" for a type of Arrow."""
     return str(getattr(field.type, "extension_name", ""))
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table in types that any reader of Parquet knows."""
-    encodings = {}
-    for place, field in enumerate(table.schema):
-        kind = _kind(field)
-        if kind in _TENSORS:
-            arrays = [
-                array
-                for chunk in table.column(place).chunks
-                for array in chunk.to_numpy(zero_copy_only=False)
-            ]
-            if "variable" in kind:
-                column = bytes_column([_npy(array) for array in arrays])
-                encodings[field.name] = "npy"
-            elif arrays[0].dtype.kind in "iuf" and arrays[0].ndim and arrays[0].size:
-                column = pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack(arrays))
-            else:
-                column = bytes_column([array.tobytes() for array in arrays])
-                encodings[field.name] = array_encoding(arrays[0].dtype, arrays[0].shape)
-            table = table.set_column(place, field.name, column)
-    return with_encodings(table, encodings) if encodings else table
-
-
-def _npy(array: np.ndarray) -> bytes:
-    return npy_header(array.dtype, array.shape) + array.tobytes()

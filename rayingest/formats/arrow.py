@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from rayingest.errors import DataError
+from rayingest.formats.extension_types import convert_extensions
 from rayingest.formats.huggingface import convert_features
 from rayingest.formats.index_json import Entry, list_indexed
 from rayingest.formats.protocol import (
@@ -136,15 +138,21 @@ def _table(shard: Shard, start: bytes, piece: bytes, block: Block, columns: Colu
         table = pa.Table.from_batches(batches, reader.schema).select(list(names))
         table.validate(full=True)
         check_samples(shard, block, table.num_rows)
+        table = convert_features(convert_extensions(table))
         table = table.append_column(OFFSET, pa.array(np.concatenate(offsets)))
-        return convert_features(table).replace_schema_metadata({b"shard": shard.safe_url.encode()})
+        return table.replace_schema_metadata({b"shard": shard.safe_url.encode()})
 
 
 @contextmanager
 def _damage(shard: Shard, offset: int) -> Iterator[None]:
-    """Raise DataError for what pyarrow raises. UnicodeDecodeError comes from column names."""
+    """Raise DataError for what pyarrow raises. UnicodeDecodeError comes from column names.
+
+    A DataError without a place gets the shard and this one.
+    """
     try:
         yield
+    except DataError as error:
+        raise error if error.shard else shard.error(error.reason, offset) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise shard.error(f"damaged Arrow data: {error}", offset) from error
 

@@ -1,4 +1,4 @@
-"""Convert features of Hugging Face datasets in Arrow tables: media and arrays of one shape.
+"""Convert features of Hugging Face datasets in Arrow tables: media and arrays.
 
 Owns what the schema's metadata (https://huggingface.co/docs/datasets, `Features`) say of columns:
 media are a struct of bytes and a path, arrays are lists of lists. Other columns stay as they are.
@@ -7,16 +7,15 @@ media are a struct of bytes and a path, arrays are lists of lists. Other columns
 from __future__ import annotations
 
 import json
-import math
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError
-from rayingest.formats.columns import array_encoding, fixed_column, with_encodings
+from rayingest.formats.columns import with_encodings
+from rayingest.formats.extension_types import array_column, is_encoded
 
 _MEDIA = {"Image", "Audio", "Video"}
+_ARRAYS = {"Array2D", "Array3D", "Array4D", "Array5D"}
 
 
 def convert_features(table: pa.Table) -> pa.Table:
@@ -37,12 +36,16 @@ def convert_features(table: pa.Table) -> pa.Table:
             table = table.set_column(place, name, _media(name, table.column(name)))
             if kind == "Image":
                 encodings[name] = "jpg"  # its decoder takes every kind of image
-        elif kind in {"Array2D", "Array3D", "Array4D", "Array5D"}:
-            shape, dtype = feature["shape"], np.dtype(feature["dtype"])
-            column = _arrays(table.column(name), shape, dtype)
-            if column is not None:
-                table = table.set_column(place, name, column)
-                encodings[name] = array_encoding(dtype, shape)
+        elif kind in _ARRAYS and not is_encoded(table.schema.field(name)):
+            try:
+                column, encoding = array_column(
+                    table.column(name), feature["shape"], feature["dtype"]
+                )
+            except ValueError as error:
+                raise DataError(f"field {name!r} is an {kind}: {error}") from error
+            table = table.set_column(place, name, column)
+            if encoding is not None:
+                encodings[name] = encoding
     return with_encodings(table, encodings) if encodings else table
 
 
@@ -56,18 +59,3 @@ def _media(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
             f"field {name!r} names a file instead of holding it: write the data with embedded media"
         )
     return data
-
-
-def _arrays(column: pa.ChunkedArray, shape: list[Any], dtype: np.dtype[Any]) -> pa.Array | None:
-    """Return the bytes of each array, or None if a value is missing or has another shape."""
-    values = column.combine_chunks()
-    while pa.types.is_list(values.type):
-        if values.null_count:
-            return None
-        values = values.flatten()
-    if None in shape or values.null_count or len(values) != len(column) * math.prod(shape):
-        return None
-    data = np.asarray(
-        values.to_pylist() if pa.types.is_boolean(values.type) else np.from_dlpack(values), dtype
-    )
-    return fixed_column(data.tobytes(), len(column))

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from rayingest.errors import ConfigError, IngestError
 from rayingest.formats.arrays import row_blocks
+from rayingest.formats.extension_types import convert_extensions
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -108,6 +109,7 @@ def _table(shard: Shard, data: Any, block: Block, names: list[str]) -> pa.Table:
         table = data.to_table(columns=names, offset=begin, limit=end - begin)
         check_samples(shard, block, table.num_rows)
         table.validate(full=True)
+        table = convert_extensions(table)
     else:
         table = pa.table({})
     table = table.append_column(OFFSET, int64_column(np.arange(begin, begin + samples)))

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayingest.errors import DataError
+from rayingest.formats.extension_types import convert_extensions
 from rayingest.formats.huggingface import convert_features
 from rayingest.formats.protocol import (
     OFFSET,
@@ -89,9 +91,8 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
         table.validate(full=True)
         offsets = int64_column(np.arange(first_row, first_row + rows))
         metadata = {**(table.schema.metadata or {}), b"shard": shard.safe_url.encode()}
-        return convert_features(table.append_column(OFFSET, offsets)).replace_schema_metadata(
-            metadata
-        )
+        table = convert_features(convert_extensions(table)).append_column(OFFSET, offsets)
+        return table.replace_schema_metadata(metadata)
 
 
 @contextmanager
@@ -107,9 +108,14 @@ def _open(shard: Shard) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def _damage(shard: Shard, row: int) -> Iterator[None]:
-    """Raise DataError for what pyarrow raises. UnicodeDecodeError comes from column names."""
+    """Raise DataError for what pyarrow raises. UnicodeDecodeError comes from column names.
+
+    A DataError without a place gets the shard and this one.
+    """
     try:
         yield
+    except DataError as error:
+        raise error if error.shard else shard.error(error.reason, row) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise shard.error(f"damaged Parquet file: {error}", row) from error
 
