@@ -129,13 +129,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         F.SAMPLER,
         "the sampler decides which samples come, and in which order",
     ),
-    *_conflicts(
-        [F.WHERE, F.FILTER, F.LENGTH],
-        F.FROM_TORCH,
-        "an item may differ from epoch to epoch, because it may depend on random numbers",
-        "choose or measure the items inside the PyTorch dataset",
-    ),
-    *_conflicts([F.COLLATE, F.PAD], F.COLLATE_FN, "the collate_fn makes the batches"),
+    *_conflicts([F.COLLATE, F.PAD, F.PACK], F.COLLATE_FN, "the collate_fn makes the batches"),
     *_conflicts([F.PAD], F.COLLATE, "the collate function makes the batches"),
     *_conflicts(
         [F.EPOCH, F.WEIGHTED, F.BUCKETED, F.COLLATE, F.MAX_TOKENS],

@@ -149,8 +149,13 @@ class OneSource(Description):
             manifest = run_scan(scan, on_ray, shown)
         cache = scan.cache
 
+        content = ""
+        if Feature.FROM_TORCH in set(self.features):
+            # Ranks that share no scan must not wait for each other.
+            content = "-items" if shared else f"-items-of-rank-{rank}"
+
         def compute(statistic: SampleStatistic) -> np.ndarray:
-            scan = StatisticScan(statistic, manifest, cache, self.work)
+            scan = StatisticScan(statistic, manifest, cache, self.work, content)
             if not shared:
                 return run_scan(scan, on_ray, shown)
             values: np.ndarray = share(lambda: scan, scan.name, scan.key)[1]

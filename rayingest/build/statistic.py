@@ -25,7 +25,8 @@ from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.subset import Subset
 from rayingest.storage.scan import CacheFile, IndexCache
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.functions import failure, is_interrupt, name_of
+from rayingest.transforms.functions import Function, failure, is_interrupt, name_of
+from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.schema import as_array
 from rayingest.transforms.stages import Decode, Select, Stage, compile_stages
@@ -37,6 +38,7 @@ STATISTIC_VERSION = 1
 
 _BLOCKS_PER_PART = 4
 _SAMPLES_PER_RUN = 64
+_ITEMS_PER_PART = 256
 _LENGTH_END = 1 << 32
 
 
@@ -47,7 +49,9 @@ class SampleStatistic:
     `name` is its name in messages and states. `fields` are the fields that `fn` needs, None for the
     whole sample. `result_type`: bool for True or False, int for lengths, float for weights.
 
-    Raises ConfigError if a stage draws random numbers: the result would differ between epochs.
+    Raises ConfigError if a stage draws random numbers: the result would differ between epochs. The
+    stage that gets the items of a PyTorch dataset may draw: each item is then made for two epochs,
+    and the result must be the same.
     """
 
     name: str
@@ -57,10 +61,8 @@ class SampleStatistic:
     result_type: type = bool
 
     def __post_init__(self) -> None:
-        program = compile_stages(self.needed_stages)
-        for step in (*program.head, *program.tail):
-            function = getattr(step, "function", None)
-            if function is not None and function.rng is not None:
+        for function in self._functions():
+            if function.rng is not None and not _makes_items(function):
                 raise ConfigError(
                     f"{self.name} comes after {function.label}, which draws random numbers: "
                     f"its result would change from epoch to epoch; put {self.name} first"
@@ -70,6 +72,11 @@ class SampleStatistic:
     def needed_stages(self) -> tuple[Stage, ...]:
         """The stages without those that the fields do not need."""
         return self.stages if self.fields is None else _narrow_stages(self.stages, self.fields)
+
+    def _functions(self) -> list[Function]:
+        program = compile_stages(self.needed_stages)
+        steps = (*program.head, *program.tail)
+        return [step.function for step in steps if not isinstance(step, Select)]
 
     @property
     def mark(self) -> str:
@@ -84,21 +91,45 @@ class SampleStatistic:
             ]
         )
 
-    def compute(self, work: SourceWork, spans: Spans, ordinals: np.ndarray) -> np.ndarray:
+    def compute(
+        self, work: SourceWork, spans: Spans, ordinals: np.ndarray, rows: range | None = None
+    ) -> np.ndarray:
         """Return the numbers of all samples in these blocks: bool[n], int64[n] or float64[n].
 
-        `ordinals` are those of the first sample of each block. Raises DataError, ConfigError.
+        `ordinals` are those of the first sample of each block; `rows` are the rows of each block to
+        take, None for all. Raises DataError, ConfigError.
         """
         numbers: list[float] = []
+        again = any(map(_makes_items, self._functions()))
         for table, first in zip(work.read(spans), ordinals.tolist(), strict=True):
             block = work.open(table)
-            for begin in range(0, table.num_rows, _SAMPLES_PER_RUN):
-                row = np.arange(begin, min(table.num_rows, begin + _SAMPLES_PER_RUN))
-                samples = work.pipeline.run([block], np.zeros_like(row), row, first + row, 0)
-                for sample, i in zip(samples, row.tolist(), strict=True):
-                    where = {**block.rows.where(i), "sample": first + i}
-                    numbers.append(self._number(sample, where))
+            some = range(table.num_rows) if rows is None else rows
+            for begin in range(some.start, some.stop, _SAMPLES_PER_RUN):
+                row = np.arange(begin, min(some.stop, begin + _SAMPLES_PER_RUN))
+                found = self._of_rows(work, block, row, first, 0)
+                if again:
+                    self._check_same(found, self._of_rows(work, block, row, first, 1), first + row)
+                numbers += found
         return np.array(numbers, self.result_type)
+
+    def _of_rows(
+        self, work: SourceWork, block: OpenBlock, row: np.ndarray, first: int, epoch: int
+    ) -> list[float]:
+        samples = work.pipeline.run([block], np.zeros_like(row), row, first + row, epoch)
+        return [
+            self._number(sample, {**block.rows.where(i), "sample": first + i})
+            for sample, i in zip(samples, row.tolist(), strict=True)
+        ]
+
+    def _check_same(self, one: list[float], other: list[float], ordinals: np.ndarray) -> None:
+        """Raise DataError if an item of another epoch gave another number."""
+        for a, b, ordinal in zip(one, other, ordinals.tolist(), strict=True):
+            if a != b:
+                raise DataError(
+                    f"{self.name} depends on random numbers of the item: it gave {a!r} in one "
+                    f"epoch and {b!r} in another; name a field that is the same in every epoch",
+                    sample=ordinal,
+                )
 
     def _number(self, sample: dict[str, Any], where: dict[str, Any]) -> float:
         try:
@@ -127,6 +158,10 @@ class SampleStatistic:
             float: "give a number, 0 or more",
         }[self.result_type]
         raise DataError(f"{self.name} gave {value!r}; it must {must}", **where)
+
+
+def _makes_items(function: Function) -> bool:
+    return getattr(function.fn, "makes_items", False)
 
 
 @dataclass(frozen=True)
@@ -168,13 +203,15 @@ class StatisticScan:
     """A `Scan` that computes a statistic of all samples, a few blocks in each part.
 
     The result is by ordinal: bool[num_samples], float64[num_samples], or lengths of the smallest
-    unsigned type that holds them.
+    unsigned type that holds them. `content` marks data that no file holds: their results are
+    computed for each loader, because nothing tells whether the data have changed.
     """
 
     statistic: SampleStatistic
     manifest: Manifest
     cache: IndexCache
     work: SourceWork
+    content: str = ""
 
     @property
     def name(self) -> str:
@@ -182,16 +219,18 @@ class StatisticScan:
 
     @property
     def key(self) -> str:
-        return f"{self.cache.key}-{self.statistic.mark}"
+        return f"{self.cache.key}-{self.statistic.mark}{self.content}"
 
     @property
     def is_light(self) -> bool:
         return False
 
     def load(self) -> np.ndarray | None:
-        return self._file.load(self._value)
+        return None if self.content else self._file.load(self._value)
 
     def save(self, value: np.ndarray) -> None:
+        if self.content:
+            return
         self._file.save(
             self._header,
             {"value": value.astype(np.uint8) if self.statistic.result_type is bool else value},
@@ -207,6 +246,13 @@ class StatisticScan:
         pipeline = Pipeline(self.statistic.needed_stages, 0)
         work = replace(self.work, pipeline=pipeline, skip=False)
         blocks = range(self.manifest.num_blocks)
+        if self.content:  # one block of all items
+            samples, spans = self.manifest.num_samples, spans_of(self.manifest, blocks)
+            return [
+                partial(self.statistic.compute, work, spans, np.zeros(1, np.int64), rows)
+                for begin in range(0, samples, _ITEMS_PER_PART)
+                for rows in [range(begin, min(begin + _ITEMS_PER_PART, samples))]
+            ]
         parts = [blocks[i : i + _BLOCKS_PER_PART] for i in range(0, len(blocks), _BLOCKS_PER_PART)]
         first = self.manifest.first_ordinal
         return [

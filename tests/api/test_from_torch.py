@@ -267,7 +267,7 @@ def test_epochs_of_another_length_go_on_with_what_the_sampler_draws_next() -> No
 
 
 def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
-    """`take`, `skip` and `split` work, shuffled or not; `filter` is refused: items are random."""
+    """`take`, `skip` and `split` work, shuffled or not."""
     data = ri.from_torch(Pairs())
     assert [i for step in run(data.skip(3).take(8).batch(4))[0] for i, _ in step] == list(
         range(3, 11)
@@ -276,8 +276,78 @@ def test_parts_of_a_dataset_are_taken_where_there_is_no_sampler() -> None:
         run(part.shuffle(seed=1).batch(4, partial="short"))[0] for part in data.split(0.5, 0.5)
     ]
     assert sorted(i for steps in parts for step in steps for i, _ in step) == list(range(N))
-    with pytest.raises(ri.ConfigError, match="items may depend on random numbers"):
-        data.filter(bool)
+
+
+class Labelled:
+    """Items with fixed fields, and with one that the dataset draws."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        tokens = [self.offset + i] * (1 + i % 5)
+        return {"i": i, "label": (self.offset + i) % 4, "tokens": tokens, "noise": random.random()}
+
+
+class LabelledTogether(Labelled):
+    """The same by `__getitems__`."""
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return [self[i] for i in indices]
+
+
+def is_small(sample: dict[str, Any]) -> bool:
+    return bool(sample["i"] < 8)
+
+
+@pytest.mark.parametrize(
+    "dataset", [Labelled(), LabelledTogether()], ids=lambda one: type(one).__name__
+)
+def test_items_are_chosen_measured_and_weighed(dataset: Any) -> None:
+    """By fields that are the same in every epoch, though another field is random."""
+    data = ri.from_torch(dataset)
+
+    def batches(chosen: ri.Dataset, epochs: int = 2) -> list[dict[str, Any]]:
+        with chosen.loader(workers=0, epochs=epochs) as loader:
+            return [batch for _ in range(epochs) for batch in loader]
+
+    def indices(chosen: ri.Dataset) -> list[int]:
+        return [i for batch in batches(chosen, 1) for i in batch["i"].tolist()]
+
+    assert indices(data.where("label == 3").batch(5)) == list(range(3, 40, 4))
+    assert indices(data.filter(is_small).batch(4)) == list(range(8))
+    budgeted = data.length("tokens").shuffle(seed=1).batch(max_tokens=16)
+    assert sorted(indices(budgeted)) == list(range(40))
+    weighted = data.weighted("label").shuffle(seed=1).batch(8)
+    assert 0 not in {i % 4 for i in indices(weighted)}
+    rows = [batch["tokens"] for batch in batches(data.pack(12).batch(2), 1)]
+    tokens = [i for i in range(40) for _ in range(1 + i % 5)]
+    assert torch.cat(rows).flatten().tolist() == tokens[: len(rows) * 24]
+
+
+def test_a_choice_by_a_random_field_is_an_error() -> None:
+    """It would differ from epoch to epoch; the error says so, and names an item."""
+    data = ri.from_torch(Labelled())
+    for chosen in (data.where("noise < 0.5"), data.weighted("noise").shuffle(seed=1)):
+        with pytest.raises(ri.DataError, match=r"depends on random numbers of the item.*sample"):
+            chosen.batch(4).loader(workers=0)
+
+
+def test_measures_of_another_dataset_are_not_reused() -> None:
+    """Two objects of one class and length may hold other items, so no file keeps their measures."""
+    for offset, first in ((0, 3), (1, 2)):
+        chosen = ri.from_torch(Labelled(offset)).where("label == 3").batch(2)
+        with chosen.loader(workers=0) as loader:
+            assert next(iter(loader))["i"].tolist() == [first, first + 4]
+
+
+def test_a_choice_of_items_is_the_same_on_ray(pool_of_1: ri.Pool) -> None:
+    """Tasks measure the items, and the batches are those without Ray."""
+    chosen = ri.from_torch(Labelled()).where("label == 3").batch(5)
+    assert run(chosen, pool=pool_of_1)[0] == run(chosen)[0]
 
 
 class Grown:

@@ -43,6 +43,14 @@ VERBS: dict[Feature, Callable[[Any], Any]] = {
 }
 """By feature, the call that adds it, in the order in which the calls are made."""
 
+VERBS_OF_ITEMS: dict[Feature, Callable[[Any], Any]] = {
+    **VERBS,
+    F.LENGTH: lambda data: data.length(length_of_item),
+    F.WHERE: lambda data: data.where('item["i"] >= 0'),
+    F.FILTER: lambda data: data.filter(item_is_there),
+}
+"""The same for samples that are whole items, as a `collate_fn` gets them."""
+
 BATCHES: dict[Feature, dict[str, Any]] = {
     F.BUCKETED: {"bucketed": True},
     F.MAX_TOKENS: {"max_tokens": 30},
@@ -96,6 +104,14 @@ def int_of(value: Any) -> int:
     return int(value)
 
 
+def item_is_there(sample: dict[str, Any]) -> bool:
+    return is_there(sample["item"])
+
+
+def length_of_item(sample: dict[str, Any]) -> int:
+    return 1 + int(sample["item"]["i"]) % 5
+
+
 def with_tokens(sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample whose tokens may have any length, which those of an item may not."""
     return {"i": sample["i"], "tokens": list(range(1 + sample["i"] % 5))}
@@ -137,7 +153,8 @@ def build(features: set[Feature], path: str, rows: list[dict[str, Any]]) -> Any:
     is_mix, is_source = bool(features & {*MIXES}), F.SOURCE_OF_MIX in features
     if is_mix and not is_source:
         data = mix(data, features, path)
-    for feature, call in VERBS.items():
+    verbs = VERBS_OF_ITEMS if F.COLLATE_FN in features else VERBS
+    for feature, call in verbs.items():
         if feature in features and SAME_CALL.get(feature) not in features:
             data = call(data)
     if F.BATCH in features:

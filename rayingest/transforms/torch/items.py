@@ -33,6 +33,9 @@ class _Items:
 
     fixed_lengths = True  # as torch's own collation expects, unless the first samples differ
 
+    makes_items = True
+    """A sample begins here, so no call can come before it: a statistic checks the items instead."""
+
     def __init__(
         self, dataset: Any, worker_init_fn: Callable[[int], object] | None, whole: bool
     ) -> None:
