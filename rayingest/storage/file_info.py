@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import difflib
+import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -17,6 +18,11 @@ UNKNOWN_SIZE = -1
 
 _SHOWN = 5
 _COMPARED = 5000
+_HIDDEN = frozenset(
+    {"_SUCCESS", "_common_metadata", "_delta_log", "_metadata", "_spark_metadata", "_temporary"}
+    | {"__MACOSX"}
+)
+_HIDDEN_BEGINS = (".", "_committed_", "_started_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,33 @@ def local_path(url: str) -> str | None:
 def has_wildcard(path: str) -> bool:
     """Return whether the path is a glob."""
     return re.search(r"[*?\[]", path) is not None
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder of this name is no data unless the user names it.
+
+    Editors, notebooks, archivers and Spark leave these names beside the data.
+    """
+    return name in _HIDDEN or (name.startswith(_HIDDEN_BEGINS) and name not in {".", ".."})
+
+
+def is_listed(path: str, folder: str) -> bool:
+    """Return whether no name on the way from the folder to the path is hidden."""
+    return not any(map(is_hidden, path[len(folder) :].split("/")))
+
+
+def is_matched(path: str, pattern: str) -> bool:
+    """Return whether a glob that matches the path names all its hidden names.
+
+    As in a shell, a wildcard does not stand for the first character of a hidden name.
+    """
+    parts = pattern.strip("/").split("/")
+    fixed = next((i for i, part in enumerate(parts) if has_wildcard(part)), len(parts))
+    return all(
+        not is_hidden(name)
+        or any(part[:1] == name[:1] and fnmatch.fnmatchcase(name, part) for part in parts[fixed:])
+        for name in path.strip("/").split("/")[fixed:]
+    )
 
 
 def common_prefix(first: str, second: str) -> str:

@@ -28,6 +28,8 @@ from rayingest.storage.file_info import (
     common_prefix,
     ends_in,
     has_wildcard,
+    is_hidden,
+    is_matched,
     is_pipe,
     local_path,
     refuse_lost_folders,
@@ -90,8 +92,9 @@ def list_shards(
     `urls` is a path, folder, glob or brace range, or a list of them. One string gives shards sorted
     by URL; a list keeps its order, and each element is sorted in itself. A folder gives all its
     files, at any depth, whose names end in one of `suffixes` (ignoring case); files named in
-    another way are taken as they are. ConfigError if nothing matches, a file of a brace range is
-    missing, a list names a shard twice, or the kind of URL is refused.
+    another way are taken as they are. Below a folder, and where a wildcard stands for a name,
+    hidden names are left out (`file_info.is_hidden`). ConfigError if nothing matches, a
+    file of a brace range is missing, a list names a shard twice, or the kind of URL is refused.
     """
     return Listing.of(find_shards(urls, suffixes, storage or Storage(storage_options)))
 
@@ -241,8 +244,9 @@ def _list_local_urls(
 
 def _list_local_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[FileInfo]:
     """Return the files that match; `refuse_lost_folders` checks the folders that match."""
-    # Hidden names match, as on object storage, so that a copy of a dataset is the same dataset.
-    paths = globbing.glob(_local(url), recursive=True, include_hidden=True)
+    pattern = _local(url)
+    matches = globbing.glob(pattern, recursive=True, include_hidden=True)
+    paths = [path for path in matches if is_matched(path, pattern)]
     found = {path: _local_file(path) for path in paths}
     others = (path for path, shard in found.items() if shard is None)
     folders = filter(os.path.isdir, others)
@@ -323,6 +327,8 @@ def _walk(folder: str, suffixes: Sequence[str], above: set[tuple[int, int]]) -> 
     if identity in above:
         return
     for entry in entries:
+        if is_hidden(entry.name):
+            continue
         if _is_folder(entry):
             yield from _walk(entry.path, suffixes, above | {identity})
         elif ends_in(entry.path, suffixes):

@@ -18,6 +18,8 @@ from rayingest.storage.file_info import (
     closest_names,
     common_prefix,
     ends_in,
+    is_listed,
+    is_matched,
     refuse_lost_folders,
 )
 from rayingest.storage.files import Storage
@@ -101,6 +103,8 @@ def list_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> list[FileI
     infos: Infos = storage.on_filesystem(
         url, lambda fs, name: _fresh(fs).glob(name, detail=True), "list"
     )
+    pattern = form.name(url)
+    infos = {name: info for name, info in infos.items() if is_matched(name, pattern)}
     files = _files(infos)
     folders = (form.url(name) for name in infos if name not in files)
     refuse_lost_folders(folders, [form.url(name) for name in infos], suffixes)
@@ -133,7 +137,12 @@ def suggest_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[s
 
 def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) -> list[FileInfo]:
     infos: Infos = storage.on_filesystem(url, _names_below, "list")
-    matching = {name: info for name, info in _files(infos).items() if ends_in(name, suffixes)}
+    folder = form.name(url)
+    matching = {
+        name: info
+        for name, info in _files(infos).items()
+        if ends_in(name, suffixes) and is_listed(name, folder)
+    }
     return list(_with_sizes(storage, form, matching).values())
 
 
