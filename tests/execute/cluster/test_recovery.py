@@ -1,10 +1,13 @@
-"""After an error the next pass goes on where the state says, in this process and on Ray."""
+"""After an error the next pass goes on where the state says; threads share a pass: in this process
+and on Ray.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +66,9 @@ def test_a_pass_goes_on_after_an_error_of_user_code(
 ) -> None:
     """Each sample comes once, and the next epoch is whole."""
     flag = tmp_path / "flag"
-    data = images(write_shards(tmp_path, [16, 16, 16]), 6).map(While(flag, deed))
+    trouble = While(flag, deed)
+    shards = write_shards(tmp_path, [16, 16, 16])
+    data = images(shards, 6, choose=lambda data: data.map(trouble))
     whole = run(data, epochs=2)[0]
     with data.loader(**place, epochs=2) as loader:
         assert go_on(loader, flag, ri.IngestError, str(deed.__code__.co_consts[1])) == whole[:8]
@@ -104,7 +109,8 @@ def test_a_pass_goes_on_after_workers_could_not_load_the_description(
 ) -> None:
     """The thread that serves the loader has ended; the next pass starts another one."""
     flag = tmp_path / "flag"
-    data = images(write_shards(tmp_path, [16, 16]), 8).map(Unloadable(flag))
+    picky, shards = Unloadable(flag), write_shards(tmp_path, [16, 16])
+    data = images(shards, 8, choose=lambda data: data.map(picky))
     with data.loader(pool=pool_of_1, epochs=1) as loader:
         assert go_on(loader, flag, ri.ConfigError, "cannot load the desc") == run(data)[0]
 
@@ -115,6 +121,19 @@ def test_a_pass_goes_on_after_too_many_workers_failed(
     """The next pass starts workers again."""
     monkeypatch.setattr(pool_module, "MAX_FAILURES_A_MINUTE", 0)
     flag = tmp_path / "flag"
-    data = images(write_shards(tmp_path, [16, 16]), 8).map(While(flag, lambda: os._exit(1)))
+    deadly, shards = While(flag, lambda: os._exit(1)), write_shards(tmp_path, [16, 16])
+    data = images(shards, 8, choose=lambda data: data.map(deadly))
     with data.loader(workers=1, epochs=1) as loader:
         assert go_on(loader, flag, ri.WorkerError, "1 workers failed within") == run(data)[0]
+
+
+def test_threads_share_an_iterator(tmp_path: Path, place: dict[str, Any]) -> None:
+    """Each batch goes to one of them, all end with the pass, and so in every epoch."""
+    data = images(write_shards(tmp_path, [16, 16, 16]), 2)
+    with data.loader(**place, epochs=2) as loader:
+        for whole in (run(data)[0], run(data, epochs=2)[0][24:]):
+            running = iter(loader)
+            with ThreadPoolExecutor(4) as threads:
+                tasks = [threads.submit(list, map(rows, running)) for _ in range(4)]
+                seen = [one for task in tasks for one in task.result(60)]
+            assert sorted(seen) == sorted(whole)
