@@ -48,6 +48,11 @@ class Seen:
             figures[figure] = figures.get(figure, 0.0) + value
 
     @property
+    def batches(self) -> float:
+        """How many batches the loop has taken: it falls only if another loader began."""
+        return float(self.figures.get("batches", 0.0))
+
+    @property
     def looked_at(self) -> float:
         """When the process read these figures, in seconds since 1970; 0 if it closed the loader."""
         return float(self.figures.get(LOOKED_AT, 0.0))
@@ -100,6 +105,8 @@ class Board:
         now, seen = self._clock(), parse(exported)
         for key, one in seen.items():
             looks = self._looks.get(key, [])
+            if looks and one.batches < looks[-1][1].batches:
+                looks = []  # another loader, which has the number of one that is closed
             if one.looked_at and (not looks or one.looked_at > looks[-1][1].looked_at):
                 self._looks[key] = [*looks[-1:], (now, one)]
         for key, looks in list(self._looks.items()):

@@ -1,8 +1,9 @@
 """Export a loader's figures as Ray metrics, which every node of the cluster offers to Prometheus.
 
-Owns the translation alone: a counter grows by the growth of its figure, a gauge has its figure's
-value. A histogram is exported as one counter per bound, which is how Prometheus stores histograms.
-Ray's own histogram takes each value separately, in 4 us.
+Owns the translation alone. Every metric is one of Ray's gauges, counters too: Ray forgets a gauge
+that is not set again, within two of its export intervals, but exports a counter of a process that
+has ended until the node goes. A histogram is exported as one counter per bound, which is how
+Prometheus stores histograms. Ray's own histogram takes each value separately, in 4 us.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import ray
-from ray.util.metrics import Counter, Gauge
+from ray._private.worker import global_worker
+from ray.util.metrics import Gauge
 
 from rayingest.execute.cluster.connection import Connection
 from rayingest.plan.figures.histogram import BOUNDS, COARSE
@@ -21,7 +23,6 @@ from rayingest.plan.figures.metrics import LOOKED_AT, METRICS, NODES, TAGS, Figu
 
 _numbers: set[int] = set()
 """The numbers of this process's open loaders."""
-_KINDS = {"counter": Counter, "gauge": Gauge, "durations": Counter}
 _WITHIN = (*((f"{BOUNDS[number]:g}", number + 1) for number in COARSE), ("+Inf", len(BOUNDS) + 1))
 """The exported bounds, each with the number of counts that it sums."""
 
@@ -49,12 +50,19 @@ class RayMetrics:
         self._number: int | None = next(n for n in itertools.count() if n not in _numbers)
         _numbers.add(self._number)
         self._node = context.get_node_id()[:8]
-        tags = {"JobId": str(context.get_job_id()), "rank": str(rank), "loader": str(self._number)}
-        # Each metric, Ray's object for it, and the values exported so far.
+        tags = {
+            "JobId": str(context.get_job_id()),
+            "SubmissionId": _submission_id(),
+            "rank": str(rank),
+            "loader": str(self._number),
+        }
+        # Each metric, Ray's object for it, and the values exported last.
         self._metrics = []
         for metric in METRICS:
             names = (*TAGS, "le") if metric.kind == "durations" else TAGS
-            exported = _KINDS[metric.kind](metric.name, metric.help, names)
+            # The end of a name says what Prometheus can compute: a rate, or not.
+            name = metric.name if metric.kind == "gauge" else f"{metric.name}_total"
+            exported = Gauge(name, metric.help, names)
             exported.set_default_tags(tags)
             self._metrics.append((metric, exported, dict[_Series, float]()))
 
@@ -65,17 +73,19 @@ class RayMetrics:
         figures = {**figures, LOOKED_AT: time.time()}
         for metric, exported, values in self._metrics:
             for series, value in _values(metric, figures, self._node):
-                if metric.kind == "gauge":  # each time: Ray forgets a gauge with every export
-                    exported.set(value, series.tags)
-                    values[series] = value
-                    continue
-                growth = value - values.get(series, 0.0)
-                if growth > 0:  # negative if work that was ordered and counted has failed
-                    exported.inc(growth, series.tags)
-                    values[series] = value
+                if metric.kind != "gauge":
+                    # Work that was ordered and counted can fail; a counter never falls.
+                    value = max(value, values.get(series, 0.0))  # noqa: PLW2901
+                    if not value:
+                        continue
+                exported.set(value, series.tags)  # each time: Ray forgets a gauge with every export
+                values[series] = value
 
     def close(self) -> None:
-        """Set all gauges to 0, and free this loader's number for another loader."""
+        """Set what is a gauge to 0, and free this loader's number for another loader.
+
+        Ray exports the last values of all metrics once more.
+        """
         if self._number is None:
             return
         if self._connection.alive:
@@ -84,6 +94,11 @@ class RayMetrics:
                     exported.set(0.0, series.tags)
         _numbers.discard(self._number)
         self._number = None
+
+
+def _submission_id() -> str:
+    """Return the id that `ray job submit` gave this process's job, or "" for another job."""
+    return str(global_worker.core_worker.get_job_config().metadata.get("job_submission_id", ""))
 
 
 def _values(metric: Metric, figures: Figures, here: str) -> Iterator[tuple[_Series, float]]:

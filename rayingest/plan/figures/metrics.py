@@ -47,10 +47,11 @@ class Metric:
     stages: Mapping[str, str]
 
 
-TAGS = ("JobId", "rank", "loader", "stage", "node")
+TAGS = ("JobId", "SubmissionId", "rank", "loader", "stage", "node")
 """The tags of every metric.
 
-`JobId` has the name that Ray's own metrics use: in Prometheus `job` is the scrape job. `loader` is
+`JobId` has the name that Ray's own metrics use: in Prometheus `job` is the scrape job.
+`SubmissionId` is the id of `ray job submit`, "" for a job that was not submitted. `loader` is
 the number of the loader in its process, because a rank may have several. `node` is the node that
 did the work."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -25,13 +26,10 @@ class Exported:
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
         self.values = self.by_name[name] = {}
 
-    def set_default_tags(self, tags: dict[str, str]) -> None:
-        pass
+    default_tags: ClassVar[dict[str, str]] = {}
 
-    def inc(self, value: float, tags: dict[str, str]) -> None:
-        assert value > 0
-        key = tuple(tags.values())
-        self.values[key] = self.values.get(key, 0.0) + value
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        type(self).default_tags = tags
 
     def set(self, value: float, tags: dict[str, str]) -> None:
         self.values[tuple(tags.values())] = value
@@ -58,8 +56,8 @@ def test_a_loader_has_a_figure_for_every_metric(shards: str, pool_of_1: ri.Pool)
 def test_top_sees_what_a_loader_did(
     shards: str, pool_of_1: ri.Pool, cluster: Any, wait_until: Callable[..., None]
 ) -> None:
-    """From Ray's real exports: its rates while it runs; after `close` it is gone and its counters
-    are complete.
+    """From Ray's real exports: its rates while it runs; after `close` it is gone, and nothing of it
+    is exported any longer.
     """
     board = top.Board()
     job = str(cluster.get_runtime_context().get_job_id())
@@ -77,9 +75,8 @@ def test_top_sees_what_a_loader_did(
         seen = looked()
         return seen is not None and 0 < seen["batches"] < loader.stats()["batches"]
 
-    def counted() -> float | None:
-        seen = ours(top.parse(top.scrape(cluster.nodes())))
-        return None if seen is None else seen.figures.get("batches")
+    def is_exported() -> bool:
+        return ours(top.parse(top.scrape(cluster.nodes()))) is not None
 
     with images(shards, 10).loader(pool=pool_of_1, rank=4, world_size=5) as loader:
         batches = chain.from_iterable(repeat(loader))
@@ -89,14 +86,14 @@ def test_top_sees_what_a_loader_did(
         assert 0.5 < seen.seconds < 30
         assert seen["max_bytes"] == loader.stats()["max_bytes"]
         assert seen.nodes.keys() == loader.stats()[NODES].keys()
-        done = loader.stats()["batches"]
-    wait_until(lambda: counted() == done, 60)
+        assert is_exported()
     wait_until(lambda: looked() is None, top._GONE_SECONDS / 2)
+    wait_until(lambda: not is_exported(), 30)
 
 
 def test_metrics_follow_the_figures(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counters grow by differences, histograms up to each bound; gauges are 0 after `close`."""
-    monkeypatch.setattr(metrics, "_KINDS", dict.fromkeys(metrics._KINDS, Exported))
+    """Counters never fall, histograms count up to each bound; gauges are 0 after `close`."""
+    monkeypatch.setattr(metrics, "Gauge", Exported)
     exported = metrics.RayMetrics(0)
     by_name = Exported.by_name
     waits = Histogram()
@@ -104,14 +101,27 @@ def test_metrics_follow_the_figures(cluster: Any, monkeypatch: pytest.MonkeyPatc
     exported.record({"wait_seconds": 1.0, "decoders": 2, "wait_durations": waits.counts})
     waits.add(100.0)
     exported.record({"wait_seconds": 3.0, "decoders": 3, "wait_durations": waits.counts})
-    ((wait, seconds),) = by_name["rayingest_seconds"].items()
+    ((wait, seconds),) = by_name["rayingest_seconds_total"].items()
     assert (wait[0], seconds) == ("wait", 3.0)
-    durations = {le: count for (_, _, le), count in by_name["rayingest_durations"].items()}
+    durations = {le: count for (_, _, le), count in by_name["rayingest_durations_total"].items()}
     assert (durations["0.002"], durations["50"], durations["+Inf"]) == (1, 1, 2)
     assert "0.001" not in durations
     assert list(by_name["rayingest_workers"].values()) == [3.0]
     for blocks in (5, 4, 6):  # one that was counted when its read was ordered was not read
         exported.record({"blocks_read": blocks})
-    assert list(by_name["rayingest_blocks"].values()) == [6.0]
+    assert list(by_name["rayingest_blocks_total"].values()) == [6.0]
     exported.close()
     assert list(by_name["rayingest_workers"].values()) == [0.0]
+    assert list(by_name["rayingest_blocks_total"].values()) == [6.0]
+
+
+def test_metrics_name_the_submitted_job(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id of `ray job submit`, which the dashboard and the job's logs use; else ""."""
+    monkeypatch.setattr(metrics, "Gauge", Exported)
+    job = SimpleNamespace(metadata={"job_submission_id": "raysubmit_1"})
+    for submission, config in (("", None), ("raysubmit_1", job)):
+        if config is not None:
+            worker = SimpleNamespace(core_worker=SimpleNamespace(get_job_config=lambda: job))
+            monkeypatch.setattr(metrics, "global_worker", worker)
+        metrics.RayMetrics(0).close()
+        assert Exported.default_tags["SubmissionId"] == submission
