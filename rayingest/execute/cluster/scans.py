@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 _RANK_0_SECONDS = 1.0
 _CALLERS = 10_000
 """Calls that an actor takes at a time. They wait on its event loop, and need no threads."""
-_LINGER_SECONDS = 60.0
+_LINGER_SECONDS = 20.0
 """An actor that some rank has not asked ends after this time without a call."""
 _LINGER_SERVED_SECONDS = 5.0
 """The same if all ranks have asked; several processes can be one rank."""

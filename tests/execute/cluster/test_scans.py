@@ -59,10 +59,10 @@ class Broken(Numbers):
         return np.arange(VALUES)
 
 
-def scan_actors() -> list[psutil.Process]:
-    """Return the processes of shared scans."""
+def scan_actors() -> set[int]:
+    """Return the process ids of all shared scans of the cluster."""
     found = actors(actor_state_name="ALIVE").values()
-    return [psutil.Process(a["Pid"]) for a in found if a["Name"].startswith("rayingest:scan:")]
+    return {actor["Pid"] for actor in found if actor["Name"].startswith("rayingest:scan:")}
 
 
 def share(scan: Numbers, rank: int) -> np.ndarray:
@@ -79,14 +79,16 @@ def test_all_ranks_get_one_object_of_one_scan(
     cluster: Any, tmp_path: Path, wait_until: Any
 ) -> None:
     """Its actor has few threads, and ends when all ranks have the result."""
+    before = scan_actors()
     scan = Numbers(tmp_path)
     with ThreadPoolExecutor(RANKS) as ranks:
         found = list(ranks.map(lambda rank: share(scan, rank), range(RANKS)))
     assert len(list(tmp_path.iterdir())) == 1
     assert all((values == np.arange(VALUES)).all() for values in found)
     assert len({values.__array_interface__["data"][0] for values in found}) == 1
-    assert all(process.num_threads() < 200 for process in scan_actors())
-    wait_until(lambda: not scan_actors(), 30)
+    (own,) = scan_actors() - before
+    assert psutil.Process(own).num_threads() < 200
+    wait_until(lambda: own not in scan_actors(), 30)
 
 
 def test_a_scan_that_failed_runs_again(cluster: Any, tmp_path: Path) -> None:
