@@ -231,10 +231,6 @@ class ListedSteps(Steps):
     def tail(self) -> int:
         return 0
 
-    @property
-    def count(self) -> int:
-        return len(self.begins) - 1
-
     def rows_of(self, step: int) -> int:
         return int(self.begins[step + 1] - self.begins[step])
 

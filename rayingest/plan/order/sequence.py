@@ -50,6 +50,10 @@ class Sequence(Protocol):
     def locate(self, passes: int | np.ndarray, positions: np.ndarray) -> Located:
         """Return the samples at these positions of a pass, or each of a pass of its own."""
 
+
+class LaneSequence(Sequence, Protocol):
+    """A sequence that lanes and windows can be cut from."""
+
     def block_end(self, positions: np.ndarray) -> np.ndarray:
         """Return, in file order, the first position after each position's block; int64."""
 
@@ -149,15 +153,6 @@ class JoinedSequence:
             found[:, rows] = self.parts[number].locate(passes[rows], own)[:3]
             found[0, rows] += self.manifest.first_block[number]
         return Located(*found)
-
-    def block_end(self, positions: np.ndarray) -> np.ndarray:
-        source = np.searchsorted(self.first, positions, side="right") - 1
-        ends = np.empty(len(positions), np.int64)
-        for number in np.unique(source).tolist():
-            rows = np.flatnonzero(source == number)
-            first = self.first[number]
-            ends[rows] = first + self.parts[number].block_end(positions[rows] - first)
-        return ends
 
 
 def locate_by_pass(sequence: Sequence, passes: np.ndarray, positions: np.ndarray) -> Located:

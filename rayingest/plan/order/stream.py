@@ -37,9 +37,6 @@ class StreamSequence:
         block = np.array([self._offsets.block(one) for one in step.tolist()], np.int64)
         return Located(block, row - self._first, positions)
 
-    def block_end(self, positions: np.ndarray) -> np.ndarray:
-        return np.asarray((positions // self._batch + 1) * self._batch)
-
 
 class StreamBatcher:
     """Step s has rows [s G, (s + 1) G) of the stream, and a window of a rank's rows alone."""

@@ -35,7 +35,7 @@ from rayingest.plan.order.planner import (
     repeat_backwards,
 )
 from rayingest.plan.order.randomness import MAX_SORTED, fold, permutation, permute
-from rayingest.plan.order.sequence import BlockSequence, Sequence
+from rayingest.plan.order.sequence import BlockSequence, LaneSequence
 from rayingest.plan.order.step_samples import StepSamples
 from rayingest.plan.order.subset import Subset
 
@@ -127,7 +127,9 @@ class Windows:
     `lengths` (by ordinal), where given, bring samples of similar length together in a step.
     """
 
-    def __init__(self, lanes: Lanes, sequence: Sequence, lengths: np.ndarray | None = None) -> None:
+    def __init__(
+        self, lanes: Lanes, sequence: LaneSequence, lengths: np.ndarray | None = None
+    ) -> None:
         self.lanes, self._sequence, self._lengths = lanes, sequence, lengths
         self._kept: dict[int, _Kept] = {}
 
@@ -261,7 +263,9 @@ class LaneBatcher:
 
     most_steps = 1 << 30
 
-    def __init__(self, order: Order, sequence: Sequence, lengths: np.ndarray | None = None) -> None:
+    def __init__(
+        self, order: Order, sequence: LaneSequence, lengths: np.ndarray | None = None
+    ) -> None:
         self.order, self.lanes = order, Lanes(order)
         self.windows = Windows(self.lanes, sequence, lengths)
 
