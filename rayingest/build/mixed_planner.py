@@ -85,8 +85,9 @@ def make_mixed_planner(
     assert batching.size is not None
     if batching.partial != "drop" and len(recipe.weights or ()) > 1:
         raise ConfigError(
-            "weights that change at steps need full steps, and the last step of an epoch has fewer "
-            f"rows: partial={batching.partial!r}; pass partial='drop'"
+            "weights that change at steps need full batches, but with "
+            f"partial={batching.partial!r} the last batch of an epoch may not be full: pass "
+            "partial='drop'"
         )
     subsets = {name: part.subset for name, part in scan_result.parts.items()}
     tree = _Tree(batching.size, {name: subset.num_samples for name, subset in subsets.items()})
@@ -163,8 +164,8 @@ class _Tree:
         if mixture.rows == NEVER:
             raise ConfigError(
                 f"a pass would never end: until={recipe.until!r} of a mixture of "
-                f"{', '.join(paths)} is never reached, because weights become 0 before; "
-                "give a number of samples, as in until=1_000_000"
+                f"{', '.join(paths)} is never reached, because the weights of its sources become "
+                "0 before; give a number of samples, as in until=1_000_000"
             )
         return mixture, _words(recipe, counts, list(paths), inside)
 

@@ -310,7 +310,7 @@ def check_weights(options: Mapping[str, Any]) -> None:
     """Raise ConfigError unless the options are either weights or classes, not both."""
     if (options.get("by") is None) == (options.get("balance") is None):
         raise ConfigError(
-            "samples are drawn by weights, as in weighted('quality'), or balance=...: "
+            "samples are drawn by weights, as in weighted('quality'), or by balance=...: "
             "give one of them"
         )
 

@@ -110,8 +110,8 @@ class DiskCache:
             if (known := note.read_text()) not in {"", str(self.limit)}:
                 raise ConfigError(
                     f"cache_bytes={self.limit}: the cache in {self.folder} was created with "
-                    f"{known} bytes; give "
-                    "that number, give another folder, or remove this one"
+                    f"{known} bytes; give cache_bytes={known}, give another folder, or remove "
+                    "this one"
                 )
             if known:
                 return

@@ -141,8 +141,8 @@ def _rng_argument(label: str, fn: Any, skip: int = 0) -> RngArgument:
     if not takes_one or keywords or len(required) > (1 if named else 2):
         wanted = ", ".join([*required, *(["rng"] if named else [])]) or "nothing"
         raise ConfigError(
-            f"{label}: it is called with one value, and with rng if it has that parameter; this "
-            f"one needs {wanted}"
+            f"{label}: the function gets one value, and rng if it has a parameter of that name; "
+            f"this one needs {wanted}"
         )
     if named:
         return "keyword"

@@ -237,8 +237,8 @@ def merge_schemas(schemas: Mapping[str, Schema]) -> dict[str, FieldType]:
             if both is None:
                 raise ConfigError(
                     f"field {field!r} is {_describe_type(other[field])} in source {name!r}, "
-                    f"and {_describe_type(merged[field])} in source {first!r}: make it one of "
-                    "them with .decode or .map, or pass .batch(collate=...)"
+                    f"and {_describe_type(merged[field])} in source {first!r}: convert it to "
+                    "one of the two with .decode or .map, or pass .batch(collate=...)"
                 )
             merged[field] = both
     return merged
@@ -272,8 +272,8 @@ def _common(name: str, values: Sequence[Any], fixed: bool, pad: Pad | None) -> F
             dict.fromkeys(f"{type(v).__name__} ({_type_of(name, v, fixed, pad)})" for v in values)
         )
         raise ConfigError(
-            f"field {name!r} is not of one kind in the first samples: {found}; make it one with "
-            ".map, or pass .batch(collate=...)"
+            f"field {name!r} is not of one kind in the first samples: {found}; "
+            "convert it to one kind with .map, or pass .batch(collate=...)"
         )
     if types:
         first = types[0]
@@ -385,7 +385,8 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     advice = f"pad it with .batch(pad={{{name!r}: ri.Pad()}})" if is_longer else ""
     raise DataError(
         f"field {name!r} is {_describe(name, value)} here, and {field} in the first samples of "
-        f"the data: {advice or 'make it one of them with .map'}, or pass .batch(collate=...)"
+        f"the data: {advice or 'convert it to one of the two with .map'}, "
+        "or pass .batch(collate=...)"
     )
 
 

@@ -90,7 +90,7 @@ class Partitions:
         for _, step, at, rows, _ in spans:
             if not at:
                 raise DataError(
-                    "the records before these could not be read",
+                    "the records before these, in an earlier step, could not be read",
                     shard=self.source.label,
                     transient=True,
                 )

@@ -70,7 +70,7 @@ class Resampling:
         total = own.sum()
         if not 0 < total < float("inf") or _UNITS / float(total) == float("inf"):
             raise ConfigError(
-                f"the weights of {len(own):,} samples come to {total}: "
+                f"the weights of {len(own):,} samples sum to {total}: "
                 "give at least one sample a weight above 0, and finite weights"
             )
         lengths = np.where(own > 0, np.maximum(1, np.rint(own * (_UNITS / total))), 0).astype(

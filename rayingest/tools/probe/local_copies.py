@@ -111,8 +111,8 @@ def _copy(dataset: OneSource, folder: Path, limit: int) -> OneSource:
     if size > min(_LARGEST_BYTES, room // 2):
         raise ConfigError(
             f"the first shards have {size / 2**30:.3g} GiB; the limit for copies is "
-            f"{_LARGEST_BYTES / 2**30:.3g} GiB, and half of the {room / 2**30:.3g} GiB that are "
-            f"free in {tempfile.gettempdir()}"
+            f"the smaller of {_LARGEST_BYTES / 2**30:.3g} GiB and half of the "
+            f"{room / 2**30:.3g} GiB that are free in {tempfile.gettempdir()}"
         )
     data = folder / "data"
     in_groups = chosen[0] != [(listing.url(0), int(listing.sizes[0]))]

@@ -132,8 +132,8 @@ class Iterables:
         if sample is not None and _digest(sample) == digest:
             return restored
         _log.warning(
-            "%s: after load_state_dict, shard %d continues with other samples than before; its "
-            "states are not used, and each step back iterates it from its begin",
+            "%s: load_state_dict leads shard %d to other samples than before, so states are not "
+            "used: each step back in a shard iterates the shard from its begin",
             name_of(self.factory),
             shard,
         )
@@ -197,9 +197,9 @@ def pickle_sample(sample: Mapping[str, Any]) -> bytes:
                 pickle.dumps(value)
             except Exception as error:
                 raise DataError(
-                    f"field {name!r} is a {type(value).__name__}, which cannot be pickled to "
-                    f"travel to the decoders: {error}; yield the data it is made from, and make it "
-                    "in .map"
+                    f"field {name!r} is a {type(value).__name__}, which cannot be pickled, so "
+                    f"it cannot be sent to the decoders: {error}; yield the data that it is made "
+                    "from, and make it in .map"
                 ) from error
         raise
 
