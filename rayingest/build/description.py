@@ -341,9 +341,9 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
     if window_bytes > max_bytes:
         _log.warning(
-            "the window does not fit, so blocks will be evicted and read again many times: a "
-            "rank's part of it has %.3g lane(s) of at least one block each, about %s together, "
-            "and max_bytes=%s; give loader() more max_bytes, or shuffle() %s",
+            "blocks will be evicted and read again many times: a rank's part of a window, %.3g "
+            "lane(s) of at least one block each, has about %s, more than max_bytes=%s; give "
+            "loader() more max_bytes, or shuffle() %s",
             lanes,
             format_bytes(window_bytes),
             format_bytes(max_bytes),

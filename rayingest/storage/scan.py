@@ -235,7 +235,7 @@ def node_lock(key: str, timeout: float = -1) -> Iterator[None]:
         except filelock.Timeout:
             raise ConfigError(
                 f"another process has been building the index {key} for more than {timeout:g} s: "
-                "wait until it ends, or end that process"
+                "wait, or end it"
             ) from None
     try:
         yield

@@ -385,8 +385,7 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
     advice = f"pad it with .batch(pad={{{name!r}: ri.Pad()}})" if is_longer else ""
     raise DataError(
         f"field {name!r} is {_describe(name, value)} here, and {field} in the first samples of "
-        f"the data: {advice or 'convert it to one of the two with .map'}, "
-        "or pass .batch(collate=...)"
+        f"the data: {advice or 'make it one of them with .map'}, or pass .batch(collate=...)"
     )
 
 
