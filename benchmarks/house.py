@@ -38,6 +38,7 @@ import threading
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.util import resolve_name
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -166,7 +167,7 @@ def run_first_batch(workers: int) -> dict[str, int]:
 
     def on_event(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(root) and code.co_name != "<module>":
+        if event == "call" and code.co_filename.startswith(root) and code.co_flags & CO_OPTIMIZED:
             entered.add(code.co_filename)
 
     with tempfile.TemporaryDirectory() as folder:
