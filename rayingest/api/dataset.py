@@ -46,9 +46,9 @@ class Dataset(FiniteData[OneSource]):
         Fields that the expression does not name are not decoded.
 
         Args:
-            expression: a small part of Python: names of fields after the stages so far, constants,
-                comparisons, `in`, `is None`, `and`, `or`, `not`, arithmetic, `len`, and items
-                (`json["width"]`).
+            expression: a small part of Python: names of fields after the stages so far, dotted
+                paths (`meta.score`), constants, comparisons, `in`, `is None`, `and`, `or`, `not`,
+                arithmetic, `len`, and items (`json["width"]`).
 
         Raises:
             ConfigError: the expression is not of this language, or a random stage comes before it.

@@ -21,6 +21,7 @@ from rayingest.errors import ConfigError
 from rayingest.execute.stream import ManifestStream, Stream
 from rayingest.execute.work import Work
 from rayingest.formats import get_format
+from rayingest.formats.nested import split_path
 from rayingest.formats.protocol import Format
 from rayingest.options import OptionTypeError, option_type
 from rayingest.plan.order.manifest import Manifest
@@ -281,7 +282,7 @@ def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:
     named: Iterable[str] = stage.fields.values() if isinstance(stage, Select) else ()
     named = stage.functions if isinstance(stage, Decode) else named
     for name in named:
-        if fields is not None and name not in fields:
+        if fields is not None and name not in fields and split_path(name, fields) is None:
             raise absent_field(type(stage).__name__.lower(), name, fields)
     added = (*stages, stage)
     Pipeline(added, 0)

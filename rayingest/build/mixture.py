@@ -109,12 +109,11 @@ class MixedSources(Description):
         seed = None if self.shuffling is None else self.shuffling.seed
         return Recipe(sources, self.weights, self.until, self.stratified, seed)
 
-    @property
-    def work(self) -> MixedWork:
-        """The task that workers need in order to read and decode."""
+    def work_on(self, scan_result: MixtureScanResult) -> MixedWork:
+        """Return the task that workers need in order to read and decode the sources' shards."""
         works = {}
         for number, leaf in enumerate(self.leaves()):
-            work = leaf.dataset.work
+            work = leaf.dataset.work_on(scan_result.parts[leaf.name].manifest)
             works[leaf.name] = replace(work, pipeline=replace(work.pipeline, source=number))
         return MixedWork(works)
 
@@ -144,5 +143,9 @@ class MixedSources(Description):
         scan_result = self.scan(ranks.rank, on_ray, world_size=ranks.world_size)
         planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
         return make_stream(
-            scan_result.manifest, planner, self.work, skip=skip, image_backend=image_backend
+            scan_result.manifest,
+            planner,
+            self.work_on(scan_result),
+            skip=skip,
+            image_backend=image_backend,
         )

@@ -35,11 +35,13 @@ from rayingest.errors import ConfigError
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import SourceWork
 from rayingest.formats import get_format
+from rayingest.formats.hive import folder_types
 from rayingest.formats.protocol import Format, IndexScan
 from rayingest.plan.order.kinds import OrderRequest, build
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.planner import Planner, RankSlice
 from rayingest.plan.order.subset import Keep, Limit, Part, Skip, Subset, Take, subset_mark
+from rayingest.storage.listing import Listing
 from rayingest.storage.scan import Progress, Scan, scan_locally
 from rayingest.transforms.collate import PackedFields
 from rayingest.transforms.expressions import Expression
@@ -96,10 +98,15 @@ class OneSource(Description):
 
     @property
     def work(self) -> SourceWork:
-        """The task that workers need in order to read and decode."""
+        """The task that workers need in order to read and decode, whatever the shards."""
         source = self.source
         format_ = get_format(source.format_name)
         return SourceWork(format_, source.storage, self.pipeline, source.strict, source.options)
+
+    def work_on(self, shards: Listing | Manifest) -> SourceWork:
+        """Return the task for these shards, with the columns that their folders give."""
+        work = self.work
+        return replace(work, folder_types=folder_types(shards) if work.format.is_tabular else {})
 
     @property
     def pipeline(self) -> Pipeline:
@@ -154,8 +161,10 @@ class OneSource(Description):
             # Ranks that share no scan must not wait for each other.
             content = "-items" if shared else f"-items-of-rank-{rank}"
 
+        work = self.work_on(manifest)
+
         def compute(statistic: SampleStatistic) -> np.ndarray:
-            scan = StatisticScan(statistic, manifest, cache, self.work, content)
+            scan = StatisticScan(statistic, manifest, cache, work, content)
             if not shared:
                 return run_scan(scan, on_ray, shown)
             values: np.ndarray = share(lambda: scan, scan.name, scan.key)[1]
@@ -199,7 +208,11 @@ class OneSource(Description):
         scan_result = self.scan(ranks.rank, on_ray, world_size=ranks.world_size)
         planner = self.build_planner(scan_result, ranks.rank, ranks.world_size, uneven)
         return make_stream(
-            scan_result.manifest, planner, self.work, skip=skip, image_backend=image_backend
+            scan_result.manifest,
+            planner,
+            self.work_on(scan_result.manifest),
+            skip=skip,
+            image_backend=image_backend,
         )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from rayingest.errors import ConfigError, DataError
 from rayingest.execute.stream import spans_of
 from rayingest.execute.work import SourceWork, Spans
+from rayingest.formats.nested import split_path, top_of
 from rayingest.options import option_type
 from rayingest.plan.order.manifest import Manifest
 from rayingest.plan.order.subset import Subset
@@ -371,6 +372,14 @@ class Weighting:
         return Weights(weights)
 
 
+def _source_of(name: str, fields: Mapping[str, str]) -> str:
+    """Return what a select takes a field from, or a dotted path into one; "" if it drops it."""
+    if name in fields:
+        return fields[name]
+    path = split_path(name, fields)
+    return "" if path is None else ".".join((fields[path[0]], *path[1]))
+
+
 def _narrow_stages(stages: Sequence[Stage], fields: Sequence[str]) -> tuple[Stage, ...]:
     """Return the stages that these fields need.
 
@@ -381,11 +390,14 @@ def _narrow_stages(stages: Sequence[Stage], fields: Sequence[str]) -> tuple[Stag
     for place in range(len(stages) - 1, -1, -1):
         stage = stages[place]
         if isinstance(stage, Select):
-            selected = {new: old for new, old in stage.fields.items() if new in wanted}
+            selected = {name: _source_of(name, stage.fields) for name in sorted(wanted)}
+            selected = {new: old for new, old in selected.items() if old}
             if selected:
                 needed.insert(0, Select(selected))
             wanted = set(selected.values())
         elif isinstance(stage, Decode):
+            # A path into a decoded field needs the field itself.
+            wanted = {top_of(name, stage.functions) for name in wanted}
             functions = {name: fn for name, fn in stage.functions.items() if name in wanted}
             if functions:
                 needed.insert(0, Decode(functions))

@@ -46,7 +46,7 @@ def build_ray_dataset(description: OneSource, epoch: int) -> ray.data.Dataset:
     result = description.scan(0, on_ray=True)
     manifest, subset = result.manifest, result.subset
     # The schema is learned from a copy: the user's code may open files, which cannot travel.
-    work = ray.put(description.work)
+    work = ray.put(description.work_on(manifest))
     learned = ray.get(work).learn_schema(heads_of(subset))
     schema = ray.put({name: replace(field, nullable=True) for name, field in learned.items()})
     parts = []

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import DataError, IngestError
+from rayingest.formats.hive import with_folder_columns
 from rayingest.formats.protocol import Block, Format, Shard
 from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Columns
@@ -112,7 +113,10 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class SourceWork:
-    """The work on one source. `options` are the format's; `strict` is as for indexing."""
+    """The work on one source. `options` are the format's; `strict` is as for indexing.
+
+    `folder_types`: the columns that the folders of the shards give.
+    """
 
     format: Format
     storage: Storage
@@ -120,6 +124,7 @@ class SourceWork:
     strict: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
+    folder_types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
     @property
     def stages(self) -> Sequence[Stage]:
@@ -175,8 +180,10 @@ class SourceWork:
 
     def read_shard(self, span: Span) -> list[pa.Table]:
         """Read the blocks of one span."""
-        shard = Shard(self.storage, span.url, span.size, self.strict, self.options, span.mark)
-        return self.format.read(shard, span.blocks, self.pipeline.columns)
+        how = self.strict, self.options, span.mark, self.folder_types
+        shard = Shard(self.storage, span.url, span.size, *how)
+        columns = self.pipeline.columns
+        return with_folder_columns(shard, self.format.read(shard, span.blocks, columns), columns)
 
     def open(self, table: pa.Table) -> OpenBlock:
         return self.pipeline.open(table)

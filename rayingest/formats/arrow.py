@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,6 +28,7 @@ from rayingest.errors import DataError
 from rayingest.formats.extension_types import convert_extensions
 from rayingest.formats.huggingface import convert_features
 from rayingest.formats.index_json import Entry, list_indexed
+from rayingest.formats.nested import has_path, select_paths, top_of
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -51,6 +52,7 @@ class Arrow(Format):
 
     name = "arrow"
     suffixes = (".arrow", ".arrows", ".feather", ".ipc")
+    is_tabular = True
 
     def shards(self, urls: Urls, storage: Storage, block_bytes: int, options: Options) -> Listing:
         """Return the shards; in a folder that Hugging Face's library saved, those it lists.
@@ -122,8 +124,9 @@ def _table(shard: Shard, start: bytes, piece: bytes, block: Block, columns: Colu
     source = pa.BufferReader(start + piece + _END)
     with _damage(shard, block[0]):
         schema = pa.ipc.read_schema(pa.BufferReader(start))
-        names = check_columns(shard, schema.names, columns)
-        fields = sorted(schema.get_field_index(name) for name in set(names))
+        names = check_columns(shard, schema.names, columns, partial(has_path, schema))
+        tops = {top_of(name, schema.names) for name in names}
+        fields = sorted(map(schema.get_field_index, tops))
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         batches, offsets = [], []
         with pa.ipc.open_stream(source, options=options) as reader:
@@ -135,7 +138,7 @@ def _table(shard: Shard, start: bytes, piece: bytes, block: Block, columns: Colu
                     break
                 batches.append(batch)
                 offsets.append(np.full(batch.num_rows, block[0] + at - len(start), np.int64))
-        table = pa.Table.from_batches(batches, reader.schema).select(list(names))
+        table = select_paths(pa.Table.from_batches(batches, reader.schema), names)
         table.validate(full=True)
         check_samples(shard, block, table.num_rows)
         table = convert_features(convert_extensions(table))

@@ -54,6 +54,7 @@ class Csv(Format):
     name = "csv"
     suffixes = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
     option_names = (EXPANSION, TYPES, NAMES, DELIMITER)
+    is_tabular = True
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         builder = BlockBuilder(block_bytes)

@@ -42,7 +42,7 @@ def convert_extensions(table: pa.Table) -> pa.Table:
     encodings: dict[str, str] = {}
     for place, field in enumerate(table.schema):
         name, metadata = _extension(field)
-        column = _storage(table.column(place))
+        column = storage_of(table.column(place))
         encoding = None
         if convert := _tensors_of(name):
             try:
@@ -108,18 +108,19 @@ def _extension(field: pa.Field) -> tuple[str, bytes]:
     return metadata.get(_NAME, b"").decode(), metadata.get(_METADATA, b"")
 
 
-def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def storage_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the column in the types of its storage, also inside lists and structs."""
-    plain = _storage_type(column.type)
+    plain = storage_type(column.type)
     return column if plain == column.type else column.cast(plain)
 
 
-def _storage_type(kind: pa.DataType) -> pa.DataType:
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in terms of the storage of the extension types in it."""
     is_bool_tensor = isinstance(kind, pa.FixedShapeTensorType) and pa.types.is_boolean(
         kind.value_type
     )
     if isinstance(kind, pa.ExtensionType) or is_bool_tensor:
-        return _storage_type(kind.storage_type)
+        return storage_type(kind.storage_type)
     if pa.types.is_struct(kind):
         return pa.struct([_storage_field(kind.field(i)) for i in range(kind.num_fields)])
     if pa.types.is_fixed_size_list(kind):
@@ -131,7 +132,7 @@ def _storage_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _storage_field(field: pa.Field) -> pa.Field:
-    kind = _storage_type(field.type)
+    kind = storage_type(field.type)
     return field if kind == field.type else field.with_type(kind)
 
 
@@ -152,7 +153,7 @@ def _fixed(column: pa.ChunkedArray, shape: Sequence[int]) -> Converted:
         return array_column(column, shape)
     tensor = pa.fixed_shape_tensor(kind, list(shape))
     chunks = column.cast(pa.list_(kind, size)).chunks
-    arrays = [pa.ExtensionArray.from_storage(tensor, chunk) for chunk in chunks]
+    arrays = [pa.ExtensionArray.fromstorage_of(tensor, chunk) for chunk in chunks]
     return pa.chunked_array(arrays, tensor), None
 
 

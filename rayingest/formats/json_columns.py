@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.formats.nested import split_path, take_path
 
 Wrong = Callable[[int, str], DataError]
 """Return the error of a line, given its number and the reason."""
@@ -177,12 +178,21 @@ class LineReader:
         document = json.loads(line)
         if type(document) is not dict:
             raise ValueError(f"{_shorten(document)} is not an object")
-        return [field.exact(document.get(field.name)) for field in self.fields]
+        return [field.exact(_value_of(document, field.name)) for field in self.fields]
 
     def _fast(self, line: bytes) -> list[Any]:
         assert self._parser is not None
         document = self._parser.parse(line)
         return [field.fast(document[field.name]) for field in self.fields]
+
+
+def _value_of(document: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a field, or of a dotted path; None if there is none."""
+    if name in document or (path := split_path(name, document)) is None:
+        return document.get(name)
+    with suppress(KeyError):
+        return take_path(document[path[0]], path[1])
+    return None
 
 
 def _fields(types: Mapping[str, str]) -> list[_Field]:

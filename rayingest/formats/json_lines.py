@@ -47,6 +47,7 @@ class JsonLines(Format):
     name = "json_lines"
     suffixes = tuple(plain + end for plain in _PLAIN for end in ("", ".gz", ".zst"))
     option_names = (EXPANSION, TYPES)
+    is_tabular = True
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         finder = LineFinder()

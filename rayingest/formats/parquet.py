@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from rayingest.errors import DataError
 from rayingest.formats.extension_types import convert_extensions
 from rayingest.formats.huggingface import convert_features
+from rayingest.formats.nested import has_path, select_paths
 from rayingest.formats.protocol import (
     OFFSET,
     Block,
@@ -50,6 +52,7 @@ class Parquet(Format):
 
     name = "parquet"
     suffixes = (".parquet", ".pq")
+    is_tabular = True
 
     def index(self, shard: Shard, block_bytes: int) -> ShardBlocks:
         """Return one block per row group, whatever `block_bytes`: no part can be read alone."""
@@ -64,7 +67,8 @@ class Parquet(Format):
     def read(self, shard: Shard, blocks: Sequence[Block], columns: Columns) -> list[pa.Table]:
         """Return the columns, or those asked for in that order, and `__offset__`: the row."""
         with _open(shard) as file:
-            found = check_columns(shard, file.schema_arrow.names, columns)
+            schema = file.schema_arrow
+            found = check_columns(shard, schema.names, columns, partial(has_path, schema))
             names = None if columns is None else found
             return [_table(shard, file, block, names) for block in blocks]
 
@@ -87,7 +91,7 @@ def _table(shard: Shard, file: pq.ParquetFile, block: Block, names: Columns) -> 
         check_samples(shard, block, rows)
         selected = None if names is None else list(names)
         table = file.read_row_groups(list(range(begin, end)), columns=selected, use_threads=False)
-        table = table if selected is None else table.select(selected)
+        table = table if selected is None else select_paths(table, selected)
         table.validate(full=True)
         offsets = int64_column(np.arange(first_row, first_row + rows))
         metadata = {**(table.schema.metadata or {}), b"shard": shard.safe_url.encode()}

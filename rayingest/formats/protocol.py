@@ -49,7 +49,8 @@ class Shard:
 
     `strict`: whether the format refuses deviations that other readers accept. `options`: the
     format's own. `mark`: an etag or a time that differs when the file is written again, "" if
-    unknown; `Storage.check_size` compares it.
+    unknown; `Storage.check_size` compares it. `folder_types`: the columns that the folders of all
+    shards give, and their types; see `hive`.
     """
 
     storage: Storage
@@ -58,6 +59,7 @@ class Shard:
     strict: bool = True
     options: Options = field(default_factory=dict)
     mark: str = ""
+    folder_types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
     @property
     def safe_url(self) -> str:
@@ -88,6 +90,9 @@ class Format(ABC):
 
     option_names: ClassVar[tuple[str, ...]] = ()
     """Names that `options` may hold."""
+
+    is_tabular: ClassVar[bool] = False
+    """Whether folders named `key=value` give columns; then `read` uses `check_columns`."""
 
     opens_shards: ClassVar[bool] = True
     """Whether `index` reads from the shard."""
@@ -139,11 +144,16 @@ def check_samples(shard: Shard, block: Block, found: int) -> None:
         )
 
 
-def check_columns(shard: Shard, names: Sequence[str], columns: Columns) -> tuple[str, ...]:
-    """Return the columns to read, given those of the shard.
+def check_columns(
+    shard: Shard,
+    names: Sequence[str],
+    columns: Columns,
+    has_path: Callable[[str], bool] = lambda name: False,
+) -> tuple[str, ...]:
+    """Return the columns to read, given those of the shard, without those of its folders.
 
-    ConfigError for a column that the shard does not have, for two columns of one name, and for a
-    reserved name.
+    `has_path`: whether a dotted name leads to a field of a column. ConfigError for a column that
+    the shard does not have, for two columns of one name, and for a reserved name.
     """
     if reserved := [name for name in (OFFSET, FILE, FAULT) if name in names]:
         raise ConfigError(
@@ -155,13 +165,15 @@ def check_columns(shard: Shard, names: Sequence[str], columns: Columns) -> tuple
             f"two columns of {shard.safe_url} are called {twice[0]!r}: write the file with unique "
             "names"
         )
-    unknown = [name for name in columns or () if name not in names and name != OFFSET]
+    there = {*names, *(name for name in columns or () if name not in names and has_path(name))}
+    elsewhere = {OFFSET, *shard.folder_types}
+    unknown = [name for name in columns or () if name not in there | elsewhere]
     if unknown:
         raise ConfigError(
             f"there is no column {unknown[0]!r} in {shard.safe_url}; "
-            f"its columns are {', '.join(map(repr, names))}"
+            f"its columns are {', '.join(map(repr, [*names, *shard.folder_types]))}"
         )
-    return tuple(name for name in (names if columns is None else columns) if name != OFFSET)
+    return tuple(name for name in (names if columns is None else columns) if name in there)
 
 
 def raw_table(

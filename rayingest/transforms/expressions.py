@@ -1,8 +1,8 @@
 """Evaluate expressions on a sample's fields, given as text: `width >= 256 and label in (3, 5)`.
 
-Owns the language, a small part of Python: names of fields, constants, comparisons, `in`, `is None`,
-`and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It has nothing else, so an
-expression cannot run other code.
+Owns the language, a small part of Python: names of fields, dotted paths (`meta.score`), constants,
+comparisons, `in`, `is None`, `and`, `or`, `not`, arithmetic, `len`, and items (`json["width"]`). It
+has nothing else, so an expression cannot run other code.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def _compile(text: str) -> tuple[CodeType, tuple[str, ...]]:
             raise ConfigError(
                 f"where({text!r}): {ast.unparse(call)!r} is not in its language; use filter(fn)"
             )
+    tree = _Paths().visit(tree)
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             raise ConfigError(
@@ -75,6 +76,16 @@ def _compile(text: str) -> tuple[CodeType, tuple[str, ...]]:
     if not names:
         raise ConfigError(f"where({text!r}) names no field")
     return compile(tree, "<where>", "eval"), names
+
+
+class _Paths(ast.NodeTransformer):
+    """Make a dotted path, as in `meta.score`, the name of one field."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        base = self.visit(node.value)
+        if not isinstance(base, ast.Name) or node.attr.startswith("__"):
+            return node
+        return ast.copy_location(ast.Name(f"{base.id}.{node.attr}", ast.Load()), node)
 
 
 def _unparse(node: ast.AST) -> str:

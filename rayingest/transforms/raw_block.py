@@ -102,7 +102,14 @@ class RawBlock:
             raise DataError(
                 f"a line of JSON Lines must be an object, this one is a {type(document).__name__}"
             )
-        return document
+        return document | {
+            name: self.value(name, row) for name in self._of_folders if name not in document
+        }
+
+    @cached_property
+    def _of_folders(self) -> tuple[str, ...]:
+        """Columns beside the documents, which the shard's folders give."""
+        return tuple(name for name in self.names if name != JSON)
 
     @cached_property
     def _lists(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.formats.nested import split_path, take_path
 from rayingest.plan.order.randomness import generator
 from rayingest.transforms.collate import InPlace
 from rayingest.transforms.decoders import Decoder, media_decoder
@@ -230,10 +231,7 @@ class StageRun:
     def _apply(self, steps: Sequence[Step], sample: Sample, i: int) -> Sample:
         for step in steps:
             if isinstance(step, Select):
-                for old in step.fields.values():
-                    if old not in sample:
-                        raise self._absent_field("select", old, sample, i)
-                sample = {new: sample[old] for new, old in step.fields.items()}
+                sample = {new: self._take(old, sample, i) for new, old in step.fields.items()}
             elif isinstance(step, DecodeStep):
                 if step.field not in sample:
                     raise self._absent_field("decode", step.field, sample, i)
@@ -321,6 +319,18 @@ class StageRun:
         return {
             i: {name: column[n] for name, column in result.items()} for n, i in enumerate(places)
         }
+
+    def _take(self, name: str, sample: Sample, i: int) -> Any:
+        """Return a field of a sample, or what lies at a dotted path into one."""
+        if name in sample:
+            return sample[name]
+        path = split_path(name, sample)
+        if path is None:
+            raise self._absent_field("select", name, sample, i)
+        try:
+            return take_path(sample[path[0]], path[1])
+        except KeyError:
+            raise self._absent_field("select", name, sample, i) from None
 
     def _absent_field(self, verb: str, field: str, sample: Sample, i: int) -> DataError:
         cause = absent_field(verb, field, sample)

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from rayingest.errors import ConfigError
+from rayingest.errors import ConfigError, DataError
+from rayingest.formats.nested import split_path, take_path
 from rayingest.transforms.functions import Function, decode_function, map_function
 from rayingest.transforms.schema import RESERVED
 
@@ -232,10 +233,10 @@ def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan
     plans: Mapping[str, FieldPlan] = {name: FieldPlan(name, name) for name in names}
     for step in head:
         if isinstance(step, Select):
-            for old in step.fields.values():
-                if old not in plans:
-                    raise absent_field("select", old, plans)
-            plans = {new: replace(plans[old], name=new) for new, old in step.fields.items()}
+            plans = {
+                new: replace(_plan_of("select", old, plans), name=new)
+                for new, old in step.fields.items()
+            }
         elif isinstance(step, DecodeStep):
             if step.field not in plans:
                 raise absent_field("decode", step.field, plans)
@@ -244,6 +245,31 @@ def plan_fields(head: Sequence[Step], names: tuple[str, ...]) -> tuple[FieldPlan
             before = tuple(replace(function, out_shape=None) for function in plan.decoders)
             plans = {**plans, step.field: replace(plan, decoders=(*before, step.function))}
     return tuple(plans.values())
+
+
+def _plan_of(verb: str, name: str, plans: Mapping[str, FieldPlan]) -> FieldPlan:
+    """Return the plan of a field, or of a dotted path into one. ConfigError if it is absent."""
+    if name in plans:
+        return plans[name]
+    path = split_path(name, plans)
+    if path is None:
+        raise absent_field(verb, name, plans)
+    plan = plans[path[0]]
+    before = tuple(replace(function, out_shape=None) for function in plan.decoders)
+    return replace(plan, decoders=(*before, Function(f"{verb} of {name!r}", TakePath(path[1]))))
+
+
+@dataclass(frozen=True)
+class TakePath:
+    """Take what lies at a path below a field. DataError if there is none."""
+
+    below: tuple[str, ...]
+
+    def __call__(self, value: Any) -> Any:
+        try:
+            return take_path(value, self.below)
+        except KeyError as error:
+            raise DataError(f"there is no field {error}") from None
 
 
 def absent_field(verb: str, field: str, there: Iterable[str]) -> ConfigError:

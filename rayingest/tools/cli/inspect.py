@@ -46,7 +46,7 @@ def shards(manifest: Manifest) -> Iterator[str]:
 
 def first_samples(dataset: OneSource, manifest: Manifest, count: int) -> Samples:
     """Decode `count` samples, the first ones of evenly spaced blocks; bad samples are left out."""
-    work = work_of(dataset)
+    work = work_of(dataset, manifest)
     chosen = np.unique(
         np.linspace(0, manifest.num_blocks - 1, min(count, manifest.num_blocks)).astype(int)
     )
@@ -100,8 +100,8 @@ class Verification:
     """One pass over the data; `shards`, `samples` and `bad` count what the pass has seen so far."""
 
     def __init__(self, dataset: OneSource) -> None:
-        self._dataset, self._work = dataset, work_of(dataset)
         self.listing = dataset.source.index_cache().listing
+        self._dataset, self._work = dataset, work_of(dataset, self.listing)
         self.shards = self.samples = self.bad = 0
 
     def faults(self, progress: Callable[[int], None] = lambda shards: None) -> Iterator[DataError]:

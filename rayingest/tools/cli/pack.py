@@ -77,7 +77,7 @@ class Packing:
             if may_include(dataset.source.urls, str(folder / name)):
                 raise ConfigError(f"{folder} is part of the data itself; choose another folder")
         self.shards = _shards(scan, folder, layout)
-        self._layout, self._work = layout, work_of(dataset)
+        self._layout, self._work = layout, work_of(dataset, scan.manifest)
         self._schema = None
         if layout.to == "parquet":
             self._schema = schema_of(block_of(self._work, _first_block(self.shards), layout))

@@ -28,7 +28,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.execute.work import BlockRows, SourceWork, Span, Work
 from rayingest.formats.protocol import Shard, index_shard
 from rayingest.options import describe_allowed
-from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.plan.order.manifest import Manifest, ShardBlocks
 from rayingest.storage.listing import Listing
 from rayingest.storage.redact import redact
 from rayingest.transforms.images.jpeg import choose_backend
@@ -102,9 +102,9 @@ def one_source(
     return description_of(data)
 
 
-def work_of(dataset: OneSource) -> SourceWork:
-    """Return the work on each sample; it skips and reports bad samples."""
-    return dataset.work.with_options(True, choose_backend(None))
+def work_of(dataset: OneSource, shards: Listing | Manifest) -> SourceWork:
+    """Return the work on each sample of these shards; it skips and reports bad samples."""
+    return dataset.work_on(shards).with_options(True, choose_backend(None))
 
 
 def index_shards(
