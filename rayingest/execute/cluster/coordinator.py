@@ -100,6 +100,7 @@ class Reporter:
         self._pool, self._connection = weakref.ref(pool), connection
         self._world_size = world_size
         self._actor: Any = None
+        self._calling = threading.Lock()  # so that no report comes behind the call of `leave`
         self._closed, self._answered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="rayingest-reporter", daemon=True)
         self._thread.start()
@@ -110,9 +111,10 @@ class Reporter:
 
     def close(self, pool: str) -> None:
         """End the thread, and report that the pool is closed."""
-        self._closed.set()
-        if self._actor is not None and self._connection.alive:
-            self._connection.call(self._actor.leave, pool)
+        with self._calling:
+            self._closed.set()
+            if self._actor is not None and self._connection.alive:
+                self._connection.call(self._actor.leave, pool)
 
     def _run(self) -> None:
         pause = 0.0
@@ -135,8 +137,14 @@ class Reporter:
         pool = self._pool()
         if pool is None or not self._connection.alive:
             return None
-        self._actor = self._actor or _find_or_start(self._connection, self._world_size)
-        answer = self._connection.call(self._actor.report, pool.report())
+        report = pool.report()
+        actor = self._actor or _find_or_start(self._connection, self._world_size)
+        with self._calling:
+            if self._closed.is_set():  # an actor that this thread has just started must end too
+                self._connection.call(actor.leave, report.pool)
+                return None
+            self._actor = actor
+            answer = self._connection.call(actor.report, report)
         share: Share = answer.future().result(_ANSWER_SECONDS)
         pool.on_share(share)
         return share

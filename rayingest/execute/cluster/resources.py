@@ -94,7 +94,7 @@ def _describe_holders(used: float, held: Mapping[str, int], own: Collection[str]
         parts[_SHOWN_HOLDERS:] = [f"some by decoders of {more} other pools"]
     rest = used - sum(held.values())
     if rest >= 1:
-        parts.append(f"{rest:g} by other actors and tasks")
+        parts.append(f"{rest:g} by starting decoders, other actors or tasks")
     return f" ({', '.join(parts)})" if parts else ""
 
 

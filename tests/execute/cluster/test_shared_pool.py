@@ -77,5 +77,5 @@ def test_an_error_names_who_has_the_cpus(data: Any, two_cpus: None) -> None:
 def test_the_words_name_pools_and_other_programs() -> None:
     """A pool of another process by its name; CPUs of other actors and tasks as a number."""
     words = explain_no_decoder(2, 60.0, 8.0, 0.0, {"rayingest:01:rank1:pool0-ab": 3}, ())
-    assert "(3 by decoders of the pool rayingest:01:rank1:pool0-ab, 5 by other actors" in words
+    assert "(3 by decoders of the pool rayingest:01:rank1:pool0-ab, 5 by starting decoders" in words
     assert "share" not in words
