@@ -1,8 +1,8 @@
-"""Iterate over a source of batches in passes, and keep the position that can be saved and resumed.
+"""Iterate over a source of batches, and keep the position that can be saved and resumed.
 
-Owns which pass runs, what the training loop has received, and how long it waits and works. The
-source makes the batches, the plan writes states, and `prefetch` copies tensors to a device: this
-module knows nothing of the three.
+Owns which `for` loop runs, what the training loop has received, and how long it waits and works.
+The source makes the batches, the plan writes states, and `prefetch` copies tensors to a device:
+this module knows nothing of the three.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class PlanView(Protocol):
 class Loader:
     """Yields one rank's batches in order, as dicts of tensors.
 
-    Each `for` is one pass. The first pass after `load_state_dict`, and the first one after an error
-    of the loader, finish the interrupted epoch; every other pass begins the next epoch at its
-    start. Leaving a pass early gives up the rest of its epoch. One pass runs at a time; threads may
-    share its iterator, and each batch goes to one of them. Creating an iterator does not start a
-    pass; the first `next()` does. (Lightning creates iterators just to probe the loader.) A stream
-    without end is one endless epoch: every `for` continues in it, and stops where the source has
-    ended for now.
+    Each `for` loop takes the batches of one epoch. The first loop after `load_state_dict`, and the
+    first one after an error of the loader, finish the interrupted epoch; every other loop begins
+    the next epoch at its start. Leaving a loop early gives up the rest of its epoch. One loop runs
+    at a time; threads may share its iterator, and each batch goes to one of them. Creating an
+    iterator does not start a loop; the first `next()` does. (Lightning creates iterators just to
+    probe the loader.) A stream without end is one endless epoch: every `for` continues in it, and
+    stops where the source has ended for now.
 
     A loader belongs to the process that made it: it does not pickle, and a fork cannot use it.
 
@@ -135,7 +135,7 @@ class Loader:
         self._position: Position = (0, 0)
         # The batch that `_batches` gives next. None: start the source before the next batch.
         self._due: Position | None = None
-        # The epoch of the last pass that yielded. None: the next pass begins at `_position`.
+        # The epoch of the last loop that yielded. None: the next loop begins at `_position`.
         self._pass_epoch: int | None = None
         # Where a loaded state or an error left off: `set_epoch` of its epoch leads back there. None
         # once a batch was received afterwards.
@@ -143,8 +143,8 @@ class Loader:
         # Held while a batch is received or the position moves: threads may share an iterator.
         self._lock = threading.Lock()
         self._process = os.getpid()
-        # The one pass that may run, and why the passes before it must not.
-        self._pass_number = 0
+        # The one loop that may run, and why the loops before it must not.
+        self._loop_number = 0
         self._pass_ended = ""
         self._timer = _StepTimer(clock, span)
         self.watch = watch
@@ -176,7 +176,7 @@ class Loader:
 
     @property
     def batch_sampler(self) -> StepSampler:
-        """The steps of the next pass, from the start of its epoch, as indices of `dataset`."""
+        """The steps of the next loop, from the start of its epoch, as indices of `dataset`."""
         return StepSampler(self)
 
     @property
@@ -200,10 +200,10 @@ class Loader:
         return steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass begin at the start of this epoch. End a running pass.
+        """Make the next loop begin at the start of this epoch. End a running loop.
 
-        If a state of this epoch was loaded, or an error ended a pass in this epoch, the next pass
-        goes on at that position instead: frameworks call `set_epoch` before every pass. A pass that
+        If a state of this epoch was loaded, or an error ended a loop in this epoch, the next loop
+        goes on at that position instead: frameworks call `set_epoch` before every loop. A loop that
         begins elsewhere logs a warning, because it gives the position up.
 
         Raises:
@@ -231,7 +231,7 @@ class Loader:
         return self._plan.state(*self._position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next pass continue at a saved position. End a running pass.
+        """Make the next loop continue at a saved position. End a running loop.
 
         Raises:
             StateError: `state` is no state, or is of other data, another order or another global
@@ -279,15 +279,15 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Values]:
-        """Create the iterator of the next pass; the source starts on its batches at once.
+        """Create the iterator of the next loop; the source starts on its batches at once.
 
         Raises:
             IngestError: the loader is closed.
         """
         self._check_usable()
         with self._lock:
-            self._end_pass("a newer iterator of this loader exists, and one runs at a time")
-            self._timer.begin_pass()
+            self._end_loop("a newer iterator of this loader exists, and one runs at a time")
+            self._timer.begin_loop()
             epoch, step = self._next_position()
             steps = self._plan.steps_in(epoch)
             if steps and self._due != (epoch, step):
@@ -297,38 +297,38 @@ class Loader:
                 self._due = (epoch, step)
             self._pass_epoch = None
             self._position = (epoch, step) if steps else (epoch + 1, 0)
-            return _Pass(self, self._pass_number, steps)
+            return _Loop(self, self._loop_number, steps)
 
     def _iter_at(self, position: Position) -> Iterator[Values]:
-        """Create the iterator of a pass that begins at this position."""
+        """Create the iterator of a loop that begins at this position."""
         with self._lock:
-            self._move(position, "a pass began at another step")
+            self._move(position, "a loop began at another step")
         return iter(self)
 
     def _end_epoch(self, epoch: int) -> None:
-        """Let the next pass begin after this epoch, unless it does already."""
+        """Let the next loop begin after this epoch, unless it does already."""
         with self._lock:
             if self._next_position()[0] == epoch:
                 self._move((epoch + 1, 0), "all batches of its epoch were skipped")
 
-    def _next_pass(self) -> tuple[int, int]:
-        """Return the epoch of the next pass, and the number of steps of that epoch."""
+    def _next_epoch(self) -> tuple[int, int]:
+        """Return the epoch of the next loop, and the number of steps of that epoch."""
         epoch, _ = self._next_position()
         return epoch, self._plan.steps_in(epoch)
 
     def _next_position(self) -> Position:
-        """Return the position at which the next pass begins."""
+        """Return the position at which the next loop begins."""
         return self._position if self._pass_epoch is None else (self._pass_epoch + 1, 0)
 
-    def _next(self, running: _Pass) -> Values:
-        """Return the pass's next batch. An error ends the pass and leaves the position as it is."""
+    def _next(self, running: _Loop) -> Values:
+        """Return the loop's next batch. An error ends the loop and leaves the position as it is."""
         self._check_process()  # a fork may have copied the lock while another thread held it
         with self._lock:
             self._timer.begin_wait()
             if running.done:
                 raise StopIteration
             self._check_usable()
-            if running.number != self._pass_number:
+            if running.number != self._loop_number:
                 raise RuntimeError(f"this iterator has ended: {self._pass_ended}")
             before = self._position
             try:
@@ -348,13 +348,13 @@ class Loader:
                 raise
             return values
 
-    def _receive(self, position: Position, running: _Pass) -> None:
+    def _receive(self, position: Position, running: _Loop) -> None:
         """Note that the loop receives the batch of this position."""
         epoch, step = position
         resume, self._resume = self._resume, None
         if resume not in {None, position}:
             _log.warning(
-                "a pass began at epoch %d, step %d, and so gave up the position to resume at, "
+                "a loop began at epoch %d, step %d, and so gave up the position to resume at, "
                 "epoch %d, step %d; set_epoch(%d) keeps it",
                 *(*position, *resume, resume[0]),
             )
@@ -366,12 +366,12 @@ class Loader:
         self._timer.end_wait(position)
 
     def _move(self, position: Position, reason: str) -> None:
-        self._end_pass(reason)
+        self._end_loop(reason)
         self._position = position
         self._pass_epoch = None
 
-    def _end_pass(self, reason: str) -> None:
-        self._pass_number += 1
+    def _end_loop(self, reason: str) -> None:
+        self._loop_number += 1
         self._pass_ended = reason
 
     def _check_usable(self) -> None:
@@ -387,8 +387,8 @@ class Loader:
             )
 
 
-class _Pass:
-    """The iterator of one pass.
+class _Loop:
+    """The iterator of one loop.
 
     It refers to its loader, never the other way round: once the user drops both, the source closes.
     """
@@ -421,8 +421,8 @@ class _StepTimer:
         self._batches = 0
         self._waits, self._steps = Histogram(), Histogram()
 
-    def begin_pass(self) -> None:
-        """Begin a pass: the time since the last batch of the pass before is no step."""
+    def begin_loop(self) -> None:
+        """Begin a loop: the time since the last batch of the loop before is no step."""
         self._received_at = None
 
     def begin_wait(self) -> None:

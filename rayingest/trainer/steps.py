@@ -13,46 +13,46 @@ from typing import Protocol
 from rayingest.trainer.prefetch import Position, Values
 
 
-class Passes(Protocol):
+class EpochLoops(Protocol):
     """The part of a loader that a sampler and a data set of its steps use."""
 
     def __len__(self) -> int:
         """Return the number of steps of the current epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass."""
+        """Choose the epoch of the next loop."""
 
-    def _next_pass(self) -> tuple[int, int]:
-        """Return the epoch of the next pass, and the number of steps of that epoch."""
+    def _next_epoch(self) -> tuple[int, int]:
+        """Return the epoch of the next loop, and the number of steps of that epoch."""
 
     def _iter_at(self, position: Position) -> Iterator[Values]:
-        """Create the iterator of a pass that begins at this position."""
+        """Create the iterator of a loop that begins at this position."""
 
     def _end_epoch(self, epoch: int) -> None:
-        """Let the next pass begin after this epoch, unless it does already."""
+        """Let the next loop begin after this epoch, unless it does already."""
 
 
 class StepSampler:
-    """Yields the positions of a loader's next pass, from the start of the epoch to its end.
+    """Yields the positions of a loader's next loop, from the start of the epoch to its end.
 
     It begins at the start of the epoch also where a state within the epoch was loaded: the number
     of batches to skip counts from there.
     """
 
-    def __init__(self, loader: Passes) -> None:
+    def __init__(self, loader: EpochLoops) -> None:
         self._loader = loader
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[Position]]:
-        epoch, steps = self._loader._next_pass()
+        epoch, steps = self._loader._next_epoch()
         for step in range(steps):
             yield [(epoch, step)]
         self._loader._end_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the loader's next pass."""
+        """Choose the epoch of the loader's next loop."""
         self._loader.set_epoch(epoch)
 
 
@@ -62,17 +62,17 @@ class StepBatches:
     It has no length: a framework that asks for one wants the number of samples.
     """
 
-    def __init__(self, loader: Passes) -> None:
+    def __init__(self, loader: EpochLoops) -> None:
         self._loader = loader
-        self._pass: Iterator[Values] = iter(())
+        self._loop: Iterator[Values] = iter(())
         self._due: Position | None = None
 
     def __getitems__(self, positions: list[Position]) -> Values:
         """Return the batch at the one position of the list, as the loader yields it."""
         (position,) = positions
         if position != self._due:
-            self._pass = self._loader._iter_at(position)
-        self._due = None  # after an error, the pass begins again
-        batch = next(self._pass)
+            self._loop = self._loader._iter_at(position)
+        self._due = None  # after an error, the loop begins again
+        batch = next(self._loop)
         self._due = (position[0], position[1] + 1)
         return batch

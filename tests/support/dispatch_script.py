@@ -78,9 +78,9 @@ class Script:
 
     def join(self, readers: int = 1, decoders: int = 1, slots: int = 1) -> list[ev.Command]:
         """Have readers r0, r1, ... and decoders d0, d1, ... join."""
-        names = [(f"r{i}", "reader") for i in range(readers)]
-        names += [(f"d{i}", "decoder") for i in range(decoders)]
-        return self.tell(*(ev.WorkerJoined(name, role, slots) for name, role in names))  # type: ignore[arg-type]
+        joined = [ev.WorkerJoined(f"r{i}", "reader", slots) for i in range(readers)]
+        joined += [ev.WorkerJoined(f"d{i}", "decoder", slots) for i in range(decoders)]
+        return self.tell(*joined)
 
     def start(
         self, *steps: ev.StepWork, find_replacement: ev.FindReplacement | None = None

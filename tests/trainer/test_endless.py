@@ -20,7 +20,7 @@ class Tail(Source):
 
 
 def test_every_pass_goes_on_where_the_last_one_ended():
-    """Whether the loop left the pass or the source ended. There is no other epoch and no length."""
+    """Whether the body left the loop or the source ended. There is no other epoch and no length."""
     source = Tail(steps=ENDLESS)
     with Loader(source, Plan(steps=ENDLESS)) as loader:
         assert xs([next(iter(loader))]) == [0]

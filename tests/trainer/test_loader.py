@@ -23,7 +23,7 @@ def test_passes_follow_each_other_without_a_restart(make):
 
 
 def test_progress_bars_know_the_length_of_an_epoch(make):
-    """Each pass has a bar of tqdm and of rich with its own length, full at the end."""
+    """Each loop has a bar of tqdm and of rich with its own length, full at the end."""
     loader, _ = make()
     output = io.StringIO()
     assert xs(tqdm(loader, file=output, mininterval=0, ascii=True)) == epoch_of(0)
@@ -100,7 +100,7 @@ def test_resume_at_every_step(make):
 
 
 def test_leaving_a_resumed_pass_gives_up_the_rest_too(make):
-    """Only the first pass after a load finishes the interrupted epoch."""
+    """Only the first loop after a load finishes the interrupted epoch."""
     loader, _ = make()
     loader.load_state_dict(Plan().state(3, 1))
     for batch in loader:
@@ -148,7 +148,7 @@ def test_loading_where_the_source_stands_does_not_restart_it(make):
 
 
 def test_a_refused_state_changes_nothing(make):
-    """The plan's error is raised; position and running pass stay."""
+    """The plan's error is raised; position and running loop stay."""
     loader, _ = make()
     running = iter(loader)
     next(running)
@@ -158,8 +158,8 @@ def test_a_refused_state_changes_nothing(make):
     assert xs(running) == epoch_of(0, 1)
 
 
-def test_set_epoch_chooses_the_next_pass(make):
-    """The next pass begins at the start of that epoch, and later epochs follow it."""
+def test_set_epoch_chooses_the_next_epoch(make):
+    """The next loop begins at the start of that epoch, and later epochs follow it."""
     loader, _ = make()
     for _batch in loader:
         break
@@ -202,7 +202,7 @@ def test_set_epoch_keeps_a_loaded_position_once(make):
 
 
 def test_set_epoch_does_not_end_an_iterator_that_begins_there(make):
-    """Frameworks create the iterator of a pass before or after they call `set_epoch`."""
+    """Frameworks create the iterator of a loop before or after they call `set_epoch`."""
     loader, _ = make()
     loader.load_state_dict(Plan().state(2, 2))
     early = iter(loader)
@@ -219,7 +219,7 @@ def test_giving_up_a_loaded_position_is_logged(make, caplog):
     assert not caplog.records
     assert xs(running) == epoch_of(0)
     assert caplog.messages == [
-        "a pass began at epoch 0, step 0, and so gave up the position to resume at, "
+        "a loop began at epoch 0, step 0, and so gave up the position to resume at, "
         "epoch 2, step 1; set_epoch(2) keeps it"
     ]
     assert xs(loader) == epoch_of(1)
@@ -227,7 +227,7 @@ def test_giving_up_a_loaded_position_is_logged(make, caplog):
 
 
 def test_set_epoch_to_where_it_is_costs_nothing(make):
-    """`set_epoch(e)` before every pass, as distributed samplers need it, restarts nothing."""
+    """`set_epoch(e)` before every loop, as distributed samplers need it, restarts nothing."""
     loader, source = make()
     for number in range(3):
         loader.set_epoch(number)
@@ -257,7 +257,7 @@ def test_a_newer_iterator_ends_the_older(make):
 
 
 def test_a_pass_that_gave_its_last_batch_is_exhausted_for_good(make):
-    """Its iterator stays exhausted, also after a newer pass has begun."""
+    """Its iterator stays exhausted, also after a newer loop has begun."""
     loader, _ = make()
     older = iter(loader)
     for _ in range(STEPS):
@@ -283,7 +283,7 @@ def test_zipped_loaders_stay_together(make, steps):
 def test_an_unused_iterator_is_no_pass(make):
     """The next iterator begins at the same position without restarting the source.
 
-    An iterator that was used once is a pass.
+    An iterator that was used once is a loop.
     """
     loader, source = make()
     loader.load_state_dict(Plan().state(2, 3))

@@ -13,7 +13,7 @@ from tests.trainer.fake_source import STEPS, Plan, Source, epoch_of, xs
 
 
 def nothing(loader):
-    """Do nothing to the loader before the next pass."""
+    """Do nothing to the loader before the next loop."""
 
 
 def load_its_own_state(loader):
@@ -27,7 +27,7 @@ def set_the_same_epoch(loader):
 @pytest.mark.parametrize("before", [nothing, load_its_own_state, set_the_same_epoch])
 @pytest.mark.parametrize("step", range(STEPS))
 def test_the_pass_after_an_error_goes_on_at_the_state(make, step, before):
-    """The batches before the error arrive. The next pass begins with the batch that failed, where
+    """The batches before the error arrive. The next loop begins with the batch that failed, where
     the state says, and tries it again.
     """
     loader, source = make(failing=[(1, step)])
@@ -47,7 +47,7 @@ def test_the_pass_after_an_error_goes_on_at_the_state(make, step, before):
 
 
 def test_an_interrupted_wait_loses_no_batch(make):
-    """Ctrl-C while the loader waits ends the pass; the next pass goes on with the same batch."""
+    """Ctrl-C while the loader waits ends the loop; the next loop goes on with the same batch."""
     loader, source = make()
     running = iter(loader)
     next(running)
@@ -89,7 +89,7 @@ def test_giving_up_the_position_after_an_error_is_logged(make, caplog):
     assert not caplog.records
     assert xs(loader) == epoch_of(1)
     assert caplog.messages == [
-        "a pass began at epoch 1, step 0, and so gave up the position to resume at, "
+        "a loop began at epoch 1, step 0, and so gave up the position to resume at, "
         "epoch 0, step 2; set_epoch(0) keeps it"
     ]
 
@@ -121,7 +121,7 @@ def test_an_error_ahead_of_a_break_is_never_raised(make):
 
 
 def test_a_source_that_cannot_start_leaves_the_pass_to_be_tried_again(make):
-    """A failed start is no pass."""
+    """A failed start is no loop."""
     loader, source = make()
     start, source.start = (
         source.start,
@@ -165,7 +165,7 @@ def test_running_ahead_crosses_the_end_of_an_epoch(make):
 
 
 def test_close_is_once_and_iterating_afterwards_is_an_error(make):
-    """Both for a new `for` and for a running pass. Batches yielded before stay valid."""
+    """Both for a new `for` and for a running loop. Batches yielded before stay valid."""
     loader, source = make()
     with loader:
         running = iter(loader)
@@ -194,7 +194,7 @@ def test_an_exception_in_the_loop_closes_the_source(make):
 
 
 def test_a_dropped_loader_closes_its_source(make):
-    """Without `close` or `with`. A running pass keeps its loader alive."""
+    """Without `close` or `with`. A running loop keeps its loader alive."""
     loader, source = make()
     running = iter(loader)
     del loader

@@ -57,7 +57,7 @@ def test_threads_share_an_iterator(make):
 
 
 def test_an_error_reaches_one_of_the_threads_that_share_an_iterator(make):
-    """The others end, and the next pass goes on at the state."""
+    """The others end, and the next loop goes on at the state."""
     loader, source = make(failing=[(0, 2)])
     running = iter(loader)
     received, errors = in_threads(4, lambda: [xs([batch]) for batch in running])

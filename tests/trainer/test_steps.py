@@ -34,7 +34,7 @@ def without_first(loader, count):
 
 @pytest.mark.parametrize("count", range(STEPS + 1))
 def test_skipped_batches_are_not_read(make, count):
-    """The rest of the epoch comes, the loader's position follows, and the next pass is the next
+    """The rest of the epoch comes, the loader's position follows, and the next loop is the next
     epoch.
     """
     loader, source = make()
@@ -68,7 +68,7 @@ def test_the_epoch_may_be_set_at_the_sampler(make):
 
 
 def test_an_error_leaves_the_position(make):
-    """The pass ends, and the next one tries the batch again."""
+    """The loop ends, and the next one tries the batch again."""
     loader, source = make(failing=[(0, 2)])
     with pytest.raises(DataError):
         list(without_first(loader, 1))
