@@ -202,7 +202,9 @@ class Data(Generic[D_co]):
                 the same number of steps. The plan depends on the number of ranks, so a state of
                 another number is refused.
             partial: what to do with the samples left at the end of an epoch: "drop" them, "pad" the
-                batch with repeats flagged by `__valid__`, or give a "short" batch.
+                batch with repeats flagged by `__valid__`, or give a "short" batch. A rank may get
+                no valid row of a padded batch, and no row of a short one: average losses by their
+                counts, not by ranks.
             collate: a function of one rank's samples (a list of dicts) that returns a dict of
                 arrays or lists with the rows as first axis, instead of stacking and padding.
             bucketed: put samples of similar `length` into the same step, window by window, so that
