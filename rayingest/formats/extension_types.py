@@ -153,7 +153,7 @@ def _fixed(column: pa.ChunkedArray, shape: Sequence[int]) -> Converted:
         return array_column(column, shape)
     tensor = pa.fixed_shape_tensor(kind, list(shape))
     chunks = column.cast(pa.list_(kind, size)).chunks
-    arrays = [pa.ExtensionArray.fromstorage_of(tensor, chunk) for chunk in chunks]
+    arrays = [pa.ExtensionArray.from_storage(tensor, chunk) for chunk in chunks]
     return pa.chunked_array(arrays, tensor), None
 
 
