@@ -27,6 +27,7 @@ from tqdm import tqdm
 from benchmarks.plan_scale import made_up
 from benchmarks.rows import append_row, positive, row_file
 from rayingest.execute.cluster.reader import THREADS
+from rayingest.execute.sliced_stream import SlicedStream
 from rayingest.plan.dispatch import events as ev
 from rayingest.plan.dispatch.dispatch import Dispatch
 from rayingest.plan.dispatch.limits import Limits
@@ -93,18 +94,20 @@ class _Happening:
 class Simulation:
     """One rank from step 0 of an epoch."""
 
-    def __init__(self, world: World, planner: Planner, seed: int) -> None:
-        self.world, self.planner, self.now = world, planner, 0.0
-        manifest = planner.manifest
+    def __init__(
+        self, world: World, planner: Planner, seed: int, slices: SlicedStream | None = None
+    ) -> None:
+        self.world, self.planner, self.slices, self.now = world, planner, slices, 0.0
+        ahead = max(16, 4096 // world.rows, planner.order.window_steps // 2)
         limits = Limits(
-            max_bytes=world.max_bytes,
-            read_ahead=max(16, 4096 // world.rows, planner.order.window_steps // 2),
+            max_bytes=world.max_bytes, read_ahead=ahead if slices is None else slices.run_steps
         )
-        self.dispatch = Dispatch(manifest.nbytes, limits, world.row_bytes)
+        self._sizes = planner.manifest.nbytes if slices is None else slices.sizes(0, 0)
+        self.dispatch = Dispatch(self._sizes, limits, world.row_bytes)
         self.planning = self.dispatching = 0.0
         self.delivered: list[float] = []
         self.peak = 0
-        self._sizes, self._rng = manifest.nbytes, random.Random(seed)
+        self._rng = random.Random(seed)
         self._numbers, self._coming = itertools.count(), list[_Happening]()
         self._late = {ev.Read: Stragglers(), ev.Decode: Stragglers()}
 
@@ -130,11 +133,17 @@ class Simulation:
         return waits
 
     def _steps(self) -> Any:
-        for step in range(self.planner.steps_per_epoch):
-            begun = time.process_time()
-            samples = self.planner.step_samples(0, step)
+        steps = range(self.planner.steps_per_epoch)
+        planned = (
+            (self.planner.step_samples(0, step) for step in steps)
+            if self.slices is None
+            else self.slices.steps(0, 0, 1)
+        )
+        begun = time.process_time()
+        for samples in planned:
             self.planning += time.process_time() - begun
             yield ev.StepWork(samples.block, samples.expires)
+            begun = time.process_time()
 
     def _later(self, seconds: float, *events: ev.Event, deed: str = "") -> None:
         heapq.heappush(
@@ -177,7 +186,7 @@ class Simulation:
             case ev.Read(task, _, blocks):
                 self._late[ev.Read].begin(task, self.now)
                 sizes = tuple(int(self._sizes[block]) for block in blocks)
-                seconds = world.read_latency + sum(sizes) / world.read_bandwidth
+                seconds = world.read_latency + self._read_bytes(blocks) / world.read_bandwidth
                 self._later(slow * seconds, ev.ReadDone(task, sizes))
             case ev.Decode(task, _, parts, _):
                 self._late[ev.Decode].begin(task, self.now)
@@ -190,6 +199,11 @@ class Simulation:
                 self.delivered.append(self.now)
             case ev.Fail(reason, _, _):
                 raise RuntimeError(reason)
+
+    def _read_bytes(self, blocks: Sequence[int]) -> int:
+        """Return the bytes that a read takes from storage: those of whole blocks."""
+        nbytes = self.planner.manifest.nbytes
+        return sum(int(nbytes[block % len(nbytes)]) for block in blocks)
 
 
 def simulate(data: Any, world: World, world_size: int, steps: int) -> Figures:

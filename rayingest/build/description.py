@@ -336,13 +336,10 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
     share *= manifest.num_samples / stream.planner.num_samples
     block_bytes = manifest.total_bytes / manifest.num_blocks
     lanes = stream.planner.reads_per_block() * order.lanes / world_size
-    window_bytes = (
-        share * manifest.total_bytes / manifest.num_samples * stream.planner.reads_per_block()
-    )
-    window_bytes = min(max(window_bytes, lanes * block_bytes), manifest.total_bytes)
+    window_bytes = bytes_of_window(stream)
     if window_bytes > max_bytes:
         _log.warning(
-            "blocks will be evicted and read again many times: a rank's part of a window, %.3g "
+            "blocks will be read again many times: a rank's part of a window, %.3g "
             "lane(s) of at least one block each, has about %s, more than max_bytes=%s; give "
             "loader() more max_bytes, or shuffle() %s",
             lanes,
@@ -362,6 +359,18 @@ def describe(stream: ManifestStream, max_bytes: int) -> None:
             "%.1f blocks; give shuffle() a larger window, or the reader smaller block_bytes",
             blocks,
         )
+
+
+def bytes_of_window(stream: ManifestStream) -> float:
+    """Return about how many bytes the blocks have that a rank's part of a window lies in."""
+    manifest, planner = stream.manifest, stream.planner
+    order, reads = planner.order, planner.reads_per_block()
+    samples = min(order.window_samples, order.samples) / planner.world_size
+    # Samples that the subset leaves out are read too, since they lie in the same blocks.
+    samples *= manifest.num_samples / planner.num_samples
+    least = reads * order.lanes / planner.world_size * manifest.total_bytes / manifest.num_blocks
+    nbytes = samples * manifest.total_bytes / manifest.num_samples * reads
+    return min(max(nbytes, least), manifest.total_bytes)
 
 
 def format_bytes(nbytes: float) -> str:

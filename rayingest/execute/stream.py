@@ -111,6 +111,11 @@ class Stream(ABC):
         """Bytes of blocks to keep if one process does all the work."""
 
     @property
+    def blocks_reread(self) -> int:
+        """How often the plan had a block read again in a pass; dispatch counts its own rereads."""
+        return 0
+
+    @property
     def in_order(self) -> bool:
         """Whether blocks can only be read one after the other."""
         return False
@@ -303,7 +308,7 @@ class ManifestStream(Stream):
             int(1.5 * window * self.manifest.total_bytes / self.planner.num_samples),
         )
 
-    def sizes(self, row_overhead: int, block_overhead: int) -> np.ndarray:
+    def sizes(self, row_overhead: int, block_overhead: int) -> Sizes:
         return self.manifest.nbytes + row_overhead * self.manifest.samples + block_overhead
 
     def spans(self, blocks: Iterable[int]) -> Spans:

@@ -35,7 +35,8 @@ _SHARDS_AT_ONCE = 16
 class Span(NamedTuple):
     """Blocks of one shard to read; `size` and `mark` are the shard's at the time of indexing.
 
-    `source` is the number of the shard's source in a mixture.
+    `source` is the number of the shard's source in a mixture. `rows`: of the span's only block, the
+    rows to keep, ascending; None: all.
     """
 
     url: str
@@ -43,6 +44,7 @@ class Span(NamedTuple):
     mark: str
     blocks: list[Block]
     source: int = 0
+    rows: np.ndarray | None = None
 
 
 Spans = list[Span]
@@ -183,7 +185,8 @@ class SourceWork:
         how = self.strict, self.options, span.mark, self.folder_types
         shard = Shard(self.storage, span.url, span.size, *how)
         columns = self.pipeline.columns
-        return with_folder_columns(shard, self.format.read(shard, span.blocks, columns), columns)
+        tables = with_folder_columns(shard, self.format.read(shard, span.blocks, columns), columns)
+        return tables if span.rows is None else [take_rows(table, span.rows) for table in tables]
 
     def open(self, table: pa.Table) -> OpenBlock:
         return self.pipeline.open(table)
@@ -216,6 +219,20 @@ class SourceWork:
         return error.with_reason(
             f"{error.reason}; no sample in its block has a field {absent[0]!r}; there are {fields}"
         )
+
+
+def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Return a copy of these rows of a table."""
+    columns = [_take(column, rows) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _take(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
+    try:
+        return column.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:  # views and run-end encoded arrays
+        each = [chunk for row in rows.tolist() for chunk in column.slice(row, 1).chunks]
+        return pa.chunked_array([pa.concat_arrays(each)] if each else [], column.type)
 
 
 def read_shards(spans: Spans, read: Callable[[Span], list[pa.Table]]) -> list[pa.Table]:

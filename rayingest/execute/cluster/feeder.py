@@ -203,11 +203,13 @@ class Feeder:
     def stats(self) -> dict[str, Any]:
         """Return the figures of docs/observing.md that a source has."""
         self._pool.connection.check_process()
+        dispatch = self._dispatch.stats()
+        dispatch["blocks_reread"] += self._stream.blocks_reread
         return {
             **self._counts,
             **self._executor.stats(),
             **self._stalls.stats(),
-            **self._dispatch.stats(),
+            **dispatch,
             **(NOTHING_SKIPPED if self._quarantine is None else self._quarantine.counts),
             "max_bytes": self._max_bytes,
             "node_store_bytes": self._pool.store_bytes,

@@ -87,7 +87,7 @@ class Partitions:
             EndOfStreamError: all partitions have ended before the first step.
         """
         tables: list[pa.Table] = []
-        for _, step, at, rows, _ in spans:
+        for _, step, at, rows, *_ in spans:
             if not at:
                 raise DataError(
                     "the records before these, in an earlier step, could not be read",

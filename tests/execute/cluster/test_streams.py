@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,21 @@ def test_of_a_pass_that_may_never_begin_only_the_first_steps_are_decoded(
         wait_until(lambda: loader.stats()["batches_ready"] == 5)
         assert loader.stats()["decodes_running"] == 0
         assert log.path.stat().st_size == 8 + 200 + 100
+
+
+def test_a_window_far_beyond_the_budget_is_read_in_runs_of_steps(
+    tmp_path: Path, pool_of_1: ri.Pool
+) -> None:
+    """Ten blocks of 0.9 MB in 2 MB: each is read once for some 20 steps, not for each step."""
+    lines = (f'{{"x": {i}, "text": "{i:02000}"}}\n' for i in range(4000))
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    data = ri.read_json(str(tmp_path / "rows.jsonl"), index=tmp_path / "index", block_bytes=900_000)
+    data = data.map(lambda sample: {"x": sample["x"]}).shuffle(seed=1, window=4000).batch(8)
+    with data.loader(workers=0) as loader:
+        expected = [batch["x"].tolist() for batch in islice(loader, 100)]
+    with data.loader(pool=pool_of_1, max_bytes=2_000_000) as loader:
+        assert [batch["x"].tolist() for batch in islice(loader, 100)] == expected
+        stats = loader.stats()
+    assert stats["peak_bytes"] <= 2_000_000
+    assert stats["blocks_reread"] > 0
+    assert stats["blocks_read"] <= 120
