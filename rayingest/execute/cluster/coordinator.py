@@ -23,6 +23,7 @@ from ray._private.state import available_resources_per_node
 
 from rayingest.execute.cluster.connection import Connection
 from rayingest.execute.cluster.local_cluster import LAUNCH_KEYS
+from rayingest.execute.cluster.node_info import await_rays_end
 from rayingest.execute.cluster.sharing import Pools, Report, Share
 
 NAMESPACE = "rayingest"
@@ -49,6 +50,7 @@ class Coordinator:
     """Takes the reports of a job's pools."""
 
     def __init__(self, world_size: int) -> None:
+        await_rays_end()
         self._pools = Pools(world_size)
         self._free_cpus = self._node_changes = 0
         self._nodes: Set[str] = frozenset()

@@ -18,7 +18,13 @@ import pyarrow as pa
 import ray
 
 from rayingest.errors import DataError, IngestError
-from rayingest.execute.cluster.node_info import NodeInfo, Usage, own_node_info, own_usage
+from rayingest.execute.cluster.node_info import (
+    NodeInfo,
+    Usage,
+    await_rays_end,
+    own_node_info,
+    own_usage,
+)
 from rayingest.execute.cluster.object_refs import BlockMessage
 from rayingest.execute.cluster.serialization import check_serializable
 from rayingest.execute.work import Head, TaskRows, Work
@@ -48,6 +54,7 @@ class Decoder:
     """
 
     def __init__(self) -> None:
+        await_rays_end()
         self._work: dict[str, Work] = {}
         self._blocks: dict[str, dict[int, OpenBlock]] = {}
 

@@ -17,7 +17,13 @@ import pyarrow as pa
 import ray
 
 from rayingest.errors import IngestError
-from rayingest.execute.cluster.node_info import NodeInfo, Usage, own_node_info, own_usage
+from rayingest.execute.cluster.node_info import (
+    NodeInfo,
+    Usage,
+    await_rays_end,
+    own_node_info,
+    own_usage,
+)
 from rayingest.execute.work import Spans, Work
 from rayingest.storage.files import Counters
 
@@ -53,6 +59,7 @@ class Reader:
     """Its `read` returns 1 + n objects for n blocks: a `ReadResult`, then the blocks."""
 
     def __init__(self) -> None:
+        await_rays_end()
         # Ray's own serializer handles slices, which these tables are not, and imports pandas for
         # it.
         ray.util.register_serializer(pa.Table, serializer=_columns, deserializer=_table)

@@ -22,6 +22,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskEr
 from rayingest.errors import IngestError, WorkerError
 from rayingest.execute.cluster.connection import ACTOR_ERRORS
 from rayingest.execute.cluster.coordinator import NAMESPACE, job_name
+from rayingest.execute.cluster.node_info import await_rays_end
 from rayingest.storage.scan import Part, Progress, Scan, node_lock, run_parts
 
 _POLL_SECONDS = 0.2
@@ -59,6 +60,7 @@ class _ScanActor:
     """Runs one scan; every call of `result` returns a reference to the same result."""
 
     def __init__(self, open_scan: OpenScan[Any], world_size: int) -> None:
+        await_rays_end()
         self._open_scan, self._world_size = open_scan, world_size
         self._done = self._total = 0
         self._running: asyncio.Future[Any] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import rayingest as ri
+from rayingest.execute.cluster import pool as pool_module
 from rayingest.execute.cluster.resources import count_decoders, explain_no_decoder
 
 
@@ -62,16 +63,24 @@ def test_a_loader_with_workers_has_a_pool_of_its_own(data: Any, cluster: Any) ->
         assert values(own) == values(given) == values(shared) == list(range(200))
 
 
-def test_an_error_names_who_has_the_cpus(data: Any, two_cpus: None) -> None:
-    """And that the loaders of the process can share their decoders."""
+def test_an_error_names_who_has_the_cpus(
+    data: Any, two_cpus: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And that the loaders of the process can share their decoders. So does a line before it."""
+    monkeypatch.setattr(pool_module, "FIRST_SECONDS", 0.1)
     with data.loader(workers=2, epochs=1) as train:
         assert values(train) == list(range(200))
         with (
-            data.loader(workers=2, start_timeout=1) as validation,
+            data.loader(workers=2, start_timeout=3) as validation,
             pytest.raises(ri.WorkerError, match="2 by decoders of another pool") as error,
         ):
             next(iter(validation))
     assert "leave out workers=" in str(error.value)
+    logged = [record.getMessage() for record in caplog.records]
+    assert any(
+        "no free CPU for a decoder" in line and line.endswith("(start_timeout=3 s)")
+        for line in logged
+    )
 
 
 def test_the_words_name_pools_and_other_programs() -> None:

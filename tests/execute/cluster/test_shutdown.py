@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ray
+
+import rayingest as ri
+from tests.support.streams import images, run
+
 ROOT = Path(__file__).parents[3]
 STATUS = {
     "an exception": 1,
@@ -100,3 +105,21 @@ def test_no_actor_outlives_its_trainer_which_ends_with_its_own_status(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def process_of(actor: Any) -> int:
+    return os.getpid()
+
+
+def test_sigterm_alone_ends_no_actor(pool_of_3: ri.Pool, shards: str) -> None:
+    """Ray sends it when the process ends that made the actors, and calls their end a failure."""
+    handles = pool_of_3.actors
+    assert len(handles) == 4
+    processes = [ray.get(handle.actor.__ray_call__.remote(process_of)) for handle in handles]
+    for process in processes:
+        os.kill(process, signal.SIGTERM)
+    data = images(shards, 24)
+    assert run(data, pool=pool_of_3) == run(data)
+    assert [
+        ray.get(handle.actor.__ray_call__.remote(process_of)) for handle in pool_of_3.actors
+    ] == processes
