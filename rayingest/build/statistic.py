@@ -23,10 +23,12 @@ from rayingest.execute.work import SourceWork, Spans
 from rayingest.formats.nested import split_path, top_of
 from rayingest.options import option_type
 from rayingest.plan.order.manifest import Manifest
+from rayingest.plan.order.randomness import fold
 from rayingest.plan.order.subset import Subset
 from rayingest.storage.scan import CacheFile, IndexCache
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import Function, failure, is_interrupt, name_of
+from rayingest.transforms.global_random import Draws
 from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.schema import as_array
@@ -101,26 +103,42 @@ class SampleStatistic:
         take, None for all. Raises DataError, ConfigError.
         """
         numbers: list[float] = []
+        draws = Draws()
         again = any(map(_makes_items, self._functions()))
         for table, first in zip(work.read(spans), ordinals.tolist(), strict=True):
             block = work.open(table)
             some = range(table.num_rows) if rows is None else rows
             for begin in range(some.start, some.stop, _SAMPLES_PER_RUN):
                 row = np.arange(begin, min(some.stop, begin + _SAMPLES_PER_RUN))
-                found = self._of_rows(work, block, row, first, 0)
+                found = self._of_rows(work, block, row, first, 0, draws)
                 if again:
-                    self._check_same(found, self._of_rows(work, block, row, first, 1), first + row)
+                    other = self._of_rows(work, block, row, first, 1, draws)
+                    self._check_same(found, other, first + row)
                 numbers += found
         return np.array(numbers, self.result_type)
 
     def _of_rows(
-        self, work: SourceWork, block: OpenBlock, row: np.ndarray, first: int, epoch: int
+        self,
+        work: SourceWork,
+        block: OpenBlock,
+        row: np.ndarray,
+        first: int,
+        epoch: int,
+        draws: Draws,
     ) -> list[float]:
         samples = work.pipeline.run([block], np.zeros_like(row), row, first + row, epoch)
-        return [
-            self._number(sample, {**block.rows.where(i), "sample": first + i})
-            for sample, i in zip(samples, row.tolist(), strict=True)
-        ]
+
+        def run() -> list[float]:
+            numbers = []
+            with draws.watch(None):
+                for sample, i in zip(samples, row.tolist(), strict=True):
+                    if draws.watches:
+                        draws.seed(None, fold("global", first + i))
+                    where = {**block.rows.where(i), "sample": first + i}
+                    numbers.append(self._number(sample, where))
+            return numbers
+
+        return draws.run(run)
 
     def _check_same(self, one: list[float], other: list[float], ordinals: np.ndarray) -> None:
         """Raise DataError if an item of another epoch gave another number."""

@@ -72,7 +72,9 @@ class LocalSource:
         self._learn_schema()
         step = FilledStep(self._stream.planner, next(self._steps), self._known)
         begun, read_before = time.perf_counter(), self._counts["read_seconds"]
-        columns = self._stream.work.pipeline.finish(self._samples(step), step.samples.layout)
+        done = self._samples(step)  # it may change the step's samples
+        finish = self._stream.work.pipeline.finish
+        columns = finish(done, step.samples.layout, step.samples.first)
         read = self._counts["read_seconds"] - read_before
         decoding = time.perf_counter() - begun - read
         self._counts["decode_seconds"] += decoding

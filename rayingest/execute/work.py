@@ -287,6 +287,12 @@ class BlockRows:
         where = blocks[self.table_of[place]].rows.where(int(self.row_of[place]))
         return {**where, "sample": int(self.ordinals[place])}
 
+    @property
+    def first(self) -> tuple[int, int]:
+        """Pass and ordinal of the first sample, as in `StepSamples`."""
+        pass_number = self.pass_number if self.passes is None else int(self.passes[0])
+        return pass_number, int(self.ordinals[0])
+
     def select(self, places: np.ndarray) -> BlockRows:
         """Return the samples at these places, which must not be packed."""
         passes = None if self.passes is None else self.passes[places]
@@ -307,7 +313,7 @@ class BlockRows:
         views = work.pipeline.sample_views(blocks, self.table_of, self.row_of)
         if views is None or self._find_misfit(work, views):
             return None
-        return work.pipeline.finish(views, self.layout)
+        return work.pipeline.finish(views, self.layout, self.first)
 
     def _find_misfit(
         self, work: Work, samples: Sequence[Mapping[str, Any]]

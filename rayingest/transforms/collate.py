@@ -20,7 +20,8 @@ import numpy as np
 from rayingest.errors import ConfigError
 from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Column, Columns
-from rayingest.transforms.functions import failure, is_interrupt, name_of
+from rayingest.transforms.functions import Function, failure, is_interrupt
+from rayingest.transforms.global_random import call_seeded
 from rayingest.transforms.padding import PLAIN, Pad, mask_name
 from rayingest.transforms.schema import FieldType, Schema, as_array, length_name
 
@@ -33,8 +34,9 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 InPlace = Sequence[tuple[np.ndarray, Sequence[np.ndarray]]]
 """Arrays of a whole batch, each with the row views that decoders wrote into."""
 
-CollateFunction = Callable[[list[dict[str, Any]]], Any]
-"""From the list of a step's samples to a dict of arrays or lists with the batch as first axis."""
+CollateFunction = Callable[..., Any]
+"""From the list of a step's samples, or the list and rng, to a dict of arrays or lists with the
+batch as first axis."""
 
 _COPY_BYTES = 4 << 20
 _memmove = ctypes.PyDLL(None).memmove
@@ -89,19 +91,27 @@ def assemble(
     return result
 
 
-def collate_with(collate_fn: CollateFunction, samples: list[dict[str, Any]]) -> Columns:
+def collate_with(
+    function: Function,
+    samples: list[dict[str, Any]],
+    key: int,
+    rng: Callable[[], np.random.Generator],
+) -> Columns:
     """Return the columns that the user's function makes of samples.
 
+    `rng` makes the generator that it gets if it takes one; `key` seeds the global generators.
     Raises DataError for an exception in it, ConfigError for a result that is not a dict of arrays
     or lists with one item per sample.
     """
-    label = f"collate {name_of(collate_fn)}"
+    label = function.label
+    extra = (rng(),) if function.rng == "positional" else ()
+    named = {"rng": rng()} if function.rng == "keyword" else {}
     try:
-        result = collate_fn(samples)
+        result = call_seeded(key, lambda: function.fn(samples, *extra, **named))
     except BaseException as error:
         if isinstance(error, ConfigError) or is_interrupt(error):
             raise
-        raise failure(label, error, collate_fn) from error
+        raise failure(label, error, function.fn) from error
     if not isinstance(result, dict):
         raise ConfigError(
             f"{label} returned a {type(result).__name__}; it must be a dict of arrays or lists"

@@ -11,6 +11,7 @@ import re
 import sysconfig
 import threading
 import traceback
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,30 @@ class Function:
     out_dtype: str = "uint8"
     fixed_lengths: bool = False
     takes_backend: bool = False
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is the user's code, which may draw from the global random generators."""
+        parts = self.fn.steps if isinstance(self.fn, Transform) else (self.fn,)
+        return not all(map(_is_known, parts))
+
+
+def _is_known(fn: Any) -> bool:
+    """Return whether a function, or the class of a callable object, is of this package or Python's.
+
+    PyTorch datasets are called by this package, which seeds the generators for each item itself.
+    """
+    named = fn if isinstance(fn, (type, types.FunctionType)) else type(fn)
+    return named.__module__.split(".")[0] in {"rayingest", "builtins"}
+
+
+def collate_function(fn: Any) -> Function:
+    """Return the function of `.batch(collate=)`, checked.
+
+    Raises ConfigError unless it can be called with a list of samples, or with a list and rng.
+    """
+    label = f"collate {name_of(fn)}"
+    return Function(label, fn, _rng_argument(label, fn))
 
 
 def map_function(verb: str, fn: Any) -> Function:

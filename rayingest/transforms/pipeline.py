@@ -21,11 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from rayingest.errors import ConfigError, DataError
+from rayingest.plan.order.randomness import fold, generator
 from rayingest.plan.order.step_samples import Layout
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import CollateFunction, PackedFields, collate, collate_with
-from rayingest.transforms.functions import Function, is_interrupt, user_line
+from rayingest.transforms.functions import Function, collate_function, is_interrupt, user_line
+from rayingest.transforms.global_random import Draws, global_seed
 from rayingest.transforms.images.jpeg import PILLOW
 from rayingest.transforms.open_block import OpenBlock, PlanFields, sample_views, whole_columns
 from rayingest.transforms.padding import Pad
@@ -42,6 +44,9 @@ from rayingest.transforms.stages import (
     compile_stages,
     plan_fields,
 )
+
+COLLATE = 1 << 32
+"""The number of the collate function among the keys of random numbers; stages have smaller ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +83,8 @@ class Pipeline:
             raise ConfigError(
                 f"collate={self.collate!r} cannot be called; give a function of a list of samples"
             )
+        if self.collate is not None:
+            collate_function(self.collate)
 
     def __getstate__(self) -> dict[str, Any]:
         # Fields only: instances that were set up stay in their process.
@@ -171,7 +178,7 @@ class Pipeline:
         same.
         """
         schema = None if self.collate is not None else self.schema
-        how = self._compiled, self._plan, self._target, schema, self.image_backend
+        how = self._compiled, self._plan, self._target, schema, self.image_backend, self._draws
         run = StageRun(*how, blocks, table_of, row_of, ordinals)
         return run.samples(self.seed, epoch, self.source, bad)
 
@@ -199,16 +206,25 @@ class Pipeline:
             return False
         return not any(field.padded for field in self.schema.values())
 
-    def finish(self, samples: Sequence[dict[str, Any]], layout: Layout | None = None) -> Columns:
+    def finish(
+        self,
+        samples: Sequence[dict[str, Any]],
+        layout: Layout | None = None,
+        first: tuple[int, int] = (0, 0),
+    ) -> Columns:
         """Put samples of one or several runs together; all of a step's if it `needs_whole_steps`.
 
-        Packed rows need their `layout`. Raises ConfigError for samples that do not fit together.
+        Packed rows need their `layout`. `first` are the pass and the ordinal of the first sample,
+        which key the random numbers of the user's collate. Raises ConfigError for samples that do
+        not fit together.
         """
         if self.packed is not None:
             assert layout is not None, "packed rows have a layout"
             return self.packed.pack(samples, layout)
         if self.collate is not None:
-            return collate_with(self.collate, list(samples))
+            at = (self.seed, first[0], self.source, first[1], COLLATE)
+            key = fold("global", *at)
+            return collate_with(self._collate_function, list(samples), key, lambda: generator(*at))
         assert self.schema is not None, "learn the schema first"
         in_place = samples.in_place if isinstance(samples, Samples) else ()
         return collate(samples, self.schema, in_place=in_place)
@@ -225,6 +241,14 @@ class Pipeline:
     def _instances(self) -> tuple[threading.Lock, dict[int, Any]]:
         return threading.Lock(), {}
 
+    @cached_property
+    def _collate_function(self) -> Function:
+        return collate_function(self.collate)
+
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws()
+
     def _target(self, function: Function) -> Callable[..., Any]:
         """Return the function itself, or this worker's one instance of a class."""
         if not function.set_up:
@@ -233,7 +257,8 @@ class Pipeline:
         with lock:
             if function.number not in instances:
                 try:
-                    instances[function.number] = function.fn()
+                    with global_seed(fold("global", self.seed, function.number)):
+                        instances[function.number] = function.fn()
                 except BaseException as error:
                     if is_interrupt(error):
                         raise

@@ -6,17 +6,19 @@ batch arrays, and names the sample in every error. Keeps nothing afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.nested import split_path, take_path
-from rayingest.plan.order.randomness import generator
+from rayingest.plan.order.randomness import fold, generator
 from rayingest.transforms.collate import InPlace
 from rayingest.transforms.decoders import Decoder, media_decoder
 from rayingest.transforms.functions import Function, failure, is_interrupt
+from rayingest.transforms.global_random import Draws
 from rayingest.transforms.images.transform import Transform
 from rayingest.transforms.open_block import OpenBlock, PlanFields
 from rayingest.transforms.raw_block import RawBlock
@@ -32,6 +34,7 @@ from rayingest.transforms.stages import (
 )
 
 Sample = dict[str, Any]
+T = TypeVar("T")
 
 
 class Samples(list[Sample]):
@@ -65,13 +68,14 @@ class StageRun:
         target: Callable[[Function], Callable[..., Any]],
         schema: Schema | None,
         image_backend: str,
+        draws: Draws,
         blocks: Sequence[OpenBlock],
         table_of: np.ndarray,
         row_of: np.ndarray,
         ordinals: np.ndarray,
     ) -> None:
         self._stages, self._plan, self._target = stages, plan, target
-        self._schema, self._image_backend = schema, image_backend
+        self._schema, self._image_backend, self._draws = schema, image_backend, draws
         self._table_of, self._row_of = np.asarray(table_of).tolist(), np.asarray(row_of).tolist()
         self._ordinals: list[int] = np.asarray(ordinals).tolist()
         self._blocks = blocks
@@ -105,26 +109,81 @@ class StageRun:
         """
         self._seed, self._source = seed, source
         self._epochs = np.broadcast_to(epoch, len(self._ordinals)).tolist()
-        samples = (
-            self._complete(self._run(range(len(self._ordinals))))
-            if bad is None
-            else self._run_each(bad)
-        )
+        samples = self._run_seeded(bad) if self._stages.runs_users_code else self._run_all(bad)
         return Samples(
             samples.values(),
             fixed=self._stages.fixed_at_end(self._fixed),
             in_place=list(self._in_place.values()),
         )
 
+    def _run_seeded(self, bad: dict[int, DataError] | None) -> dict[int, Sample]:
+        """Return all samples, with the global random generators seeded for each of them."""
+        if bad is None:
+            return self._draws.run(lambda: self._run_all(None))
+        samples, found = self._draws.run(self._run_apart)
+        bad.update(found)
+        return samples
+
+    def _run_apart(self) -> tuple[dict[int, Sample], dict[int, DataError]]:
+        """Return the good samples, and the errors of the bad ones."""
+        bad: dict[int, DataError] = {}
+        return self._run_all(bad), bad
+
+    def _run_all(self, bad: dict[int, DataError] | None) -> dict[int, Sample]:
+        if bad is None:
+            return self._complete(self._run(range(len(self._ordinals))))
+        return self._run_each(bad)
+
     def _run(self, places: Iterable[int]) -> dict[int, Sample]:
         """Return the samples at these places, by place."""
         head, *rest = self._segments
-        samples = {i: self._apply(head, self._read(i), i) for i in places}
-        for together, *steps in rest:
+        samples = self._one_by_one(0, places, lambda i: self._apply(head, self._read(i), i))
+        for number, (together, *steps) in enumerate(rest, 1):
             assert isinstance(together, MapStep)
-            samples = self._map_batch(together.function, samples)
-            samples = {i: self._apply(steps, sample, i) for i, sample in samples.items()}
+            samples = self._together(-number, together.function, samples)
+            if steps:
+                mapped = partial(self._apply_to, samples, steps)
+                samples = self._one_by_one(number, samples, mapped)
         return samples
+
+    def _one_by_one(
+        self, unit: int, places: Iterable[int], make: Callable[[int], T]
+    ) -> dict[int, T]:
+        """Return what `make` returns for each place; `unit` numbers the code that it runs."""
+        if not self._draws.watches:
+            return {i: make(i) for i in places}
+        with self._draws.watch(unit):
+            if unit not in self._draws:
+                return {i: make(i) for i in places}
+            made = {}
+            for i in places:
+                self._draws.seed(unit, self._global_key(unit, i))
+                made[i] = make(i)
+            return made
+
+    def _together(
+        self, unit: int, function: Function, samples: dict[int, Sample]
+    ) -> dict[int, Sample]:
+        """Return the samples after a batch map.
+
+        If it draws from a global generator, it gets them one by one: a sample's random numbers must
+        not depend on the samples that come with it.
+        """
+        if not self._draws.watches:
+            return self._map_batch(function, samples)
+        if unit not in self._draws:
+            with self._draws.watch(unit):
+                return self._map_batch(function, samples)
+        return self._one_by_one(
+            unit, samples, lambda i: self._map_batch(function, {i: samples[i]})[i]
+        )
+
+    def _apply_to(self, samples: Mapping[int, Sample], steps: Sequence[Step], i: int) -> Sample:
+        return self._apply(steps, samples[i], i)
+
+    def _global_key(self, unit: int, i: int) -> int:
+        """Return the key of the global random generators for sample i."""
+        return fold("global", self._seed, self._epochs[i], self._source, self._ordinals[i], unit)
 
     def _run_each(self, bad: dict[int, DataError]) -> dict[int, Sample]:
         """Return the good samples, each judged alone.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,14 @@ class CompiledStages:
     tail: tuple[Step, ...]
     expected: tuple[str, ...]
     known_bytes: int
+
+    @cached_property
+    def runs_users_code(self) -> bool:
+        """Whether a step is the user's code."""
+        return any(
+            not isinstance(step, Select) and step.function.is_users
+            for step in (*self.head, *self.tail)
+        )
 
     def fixed_at_end(self, fixed: Iterable[str]) -> frozenset[str]:
         """Return which fields hold 1-D arrays of one length after `tail`, given those before it.

@@ -51,6 +51,28 @@ def column_noise(columns: dict[str, Any], rng: list[np.random.Generator]) -> dic
     return {**columns, "rows": [int(one.random() * 10**6) for one in rng]}
 
 
+def global_noise(sample: dict[str, Any]) -> dict[str, Any]:
+    """Add numbers of the global generators of Python and numpy."""
+    python, numpy = random.randrange(10**6), np.random.randint(10**6)
+    return {**sample, "python": python, "numpy": numpy}
+
+
+def global_noises(columns: dict[str, Any]) -> dict[str, Any]:
+    """Add a number of Python's global generator to each row."""
+    return {**columns, "rows": [random.randrange(10**6) for _ in columns["n"]]}
+
+
+def random_columns(
+    samples: list[dict[str, Any]], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Return columns of numbers of a batch's generator, and of Python's global one."""
+    count = len(samples)
+    return {
+        "python": np.array([random.randrange(10**6) for _ in range(count)]),
+        "rng": rng.integers(10**6, size=count),
+    }
+
+
 def decode_noise(value: int, rng: np.random.Generator) -> int:
     """Return a random number of six digits."""
     return int(rng.random() * 10**6)
@@ -561,6 +583,16 @@ def randoms(folder: Path) -> dict[str, Any]:
         "shards": follow(iterable.batch(4), "python", "numpy"),
         "worker's parts": follow(
             iterables(folder / "parts").batch(4), "id", "torch", "seed", epochs=1
+        ),
+        "global generators": follow(
+            data.map(global_noise).map_batches(global_noises).shuffle(seed=5).batch(8),
+            "python",
+            "numpy",
+            "rows",
+            steps=2,
+        ),
+        "collate": follow(
+            data.shuffle(seed=5).batch(8, collate=random_columns), "python", "rng", steps=2
         ),
         "shards, shuffled": follow(iterable.map(noise).shuffle(seed=3).batch(4), "python", "noise"),
     }

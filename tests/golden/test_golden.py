@@ -9,6 +9,7 @@ SHOWN_BY = {
     "blocks": "window",
     "buckets": "buckets",
     "distance": "replacements",
+    "global": "random",
     "groups": "packed_best_fit",
     "item": "random",
     "mixture": "mixed",

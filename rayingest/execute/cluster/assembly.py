@@ -57,7 +57,8 @@ def _finish(stream: Stream, samples: StepSamples, parts: Sequence[Part]) -> Part
         row: sample for rows, some in parts for row, sample in zip(rows.tolist(), some, strict=True)
     }
     in_order = [by_row[row] for row in sorted(by_row)]
-    return np.arange(len(in_order)), stream.work.pipeline.finish(in_order, samples.layout)
+    columns = stream.work.pipeline.finish(in_order, samples.layout, samples.first)
+    return np.arange(len(in_order)), columns
 
 
 def _by_field(parts: Sequence[Part]) -> list[list[Any]]:

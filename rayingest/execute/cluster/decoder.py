@@ -143,7 +143,9 @@ def _decode_each(
             if result is None:
                 samples, bad = rows.samples(work, blocks)
                 wait = pipeline.needs_whole_steps and (bad or not is_whole)
-                result = list(samples) if wait else pipeline.finish(samples, rows.layout)
+                result = (
+                    list(samples) if wait else pipeline.finish(samples, rows.layout, rows.first)
+                )
                 check_serializable(result, rows, bad, blocks)
             room -= (size := _nbytes(result))
             done.append(PartDone(size, bad=tuple(bad.items()), left_out=room < 0))

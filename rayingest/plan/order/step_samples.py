@@ -54,6 +54,12 @@ class StepSamples:
     source: np.ndarray | None = None
     passes: np.ndarray | None = None
 
+    @property
+    def first(self) -> tuple[int, int]:
+        """Pass and ordinal of the first sample, which key the random numbers of a whole step."""
+        pass_number = self.pass_number if self.passes is None else int(self.passes[0])
+        return pass_number, int(self.ordinal[0])
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -17,7 +17,7 @@ from rayingest.errors import ConfigError
 from rayingest.formats.protocol import NUMBER
 from rayingest.plan.order.randomness import fold
 from rayingest.transforms.code_mark import code_mark
-from rayingest.transforms.torch.random_state import global_seed, state_mark
+from rayingest.transforms.global_random import global_seed, state_mark
 
 ITEM = "item"
 """The field of an item that is not split into fields."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from rayingest.errors import ConfigError
 from rayingest.transforms.functions import failure, is_interrupt, name_of
+from rayingest.transforms.global_random import GlobalRandomState
 from rayingest.transforms.torch.items import item_fields
-from rayingest.transforms.torch.random_state import GlobalRandomState
 
 
 @dataclass(frozen=True)
