@@ -109,12 +109,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "images":
-        return importlib.import_module("rayingest.transforms.images")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'rayingest' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker reads the imports above, and knows a mistyped name
+
+    def __getattr__(name: str) -> Any:
+        if name == "images":
+            return importlib.import_module("rayingest.transforms.images")
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'rayingest' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

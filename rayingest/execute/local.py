@@ -5,6 +5,7 @@ This is the reference: tests compare what the cluster delivers with it. Owns a c
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -52,7 +53,11 @@ class LocalSource:
         self._counts: dict[str, float] = {
             **dict.fromkeys(("read_seconds", "decode_seconds"), 0.0),
             **dict.fromkeys(
-                ("blocks_read", "bytes_read", "samples", "steps", "bytes_assembled"), 0
+                (
+                    *("blocks_read", "bytes_read", "samples_decoded"),
+                    *("samples", "steps", "bytes_assembled"),
+                ),
+                0,
             ),
         }
         self._reads, self._decodes = Histogram(), Histogram()
@@ -101,6 +106,7 @@ class LocalSource:
             "stall_decode_seconds": self._counts["decode_seconds"],
             "read_durations": self._reads.counts.copy(),
             "decode_durations": self._decodes.counts.copy(),
+            "cluster_cpus": os.cpu_count() or 1,
             "storage_retries": counters.retries,
             "cache_hits": counters.cache_hits,
             "cache_misses": counters.cache_misses,
@@ -131,6 +137,7 @@ class LocalSource:
             samples, bad = self._stream.block_rows(step.samples, rows, numbers).samples(
                 self._stream.work, blocks
             )
+            self._counts["samples_decoded"] += len(rows)
             done.append((np.delete(rows, list(bad)), samples))
             for place, error in bad.items():
                 self._replace(step, int(rows[place]), error)

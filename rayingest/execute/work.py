@@ -28,6 +28,7 @@ from rayingest.transforms.raw_block import RawBlock
 from rayingest.transforms.run_stages import Samples
 from rayingest.transforms.schema import FieldType, Schema
 from rayingest.transforms.stages import Stage
+from rayingest.util.names import show_names
 
 _SHARDS_AT_ONCE = 16
 
@@ -215,7 +216,7 @@ class SourceWork:
         absent = [name for name in self.pipeline.columns if name not in raw.names]
         if raw.has_documents or not absent:
             return error
-        fields = ", ".join(map(repr, raw.names))
+        fields = show_names(raw.names, absent[0])
         return error.with_reason(
             f"{error.reason}; no sample in its block has a field {absent[0]!r}; there are {fields}"
         )

@@ -37,6 +37,7 @@ from rayingest.formats.protocol import (
 from rayingest.plan.order.manifest import ShardBlocks
 from rayingest.storage.file_info import within_url
 from rayingest.storage.files import Storage
+from rayingest.util.names import show_names
 
 TYPES, NAMES, DELIMITER = "types", "names", "delimiter"
 """The options: types by column; column names, if shards do not begin with them; the delimiter."""
@@ -252,8 +253,8 @@ def _types(shard: Shard, names: Sequence[str]) -> dict[str, pa.DataType]:
     unknown = [name for name in types if name not in names]
     if unknown:
         raise ConfigError(
-            f"types: there is no column {unknown[0]!r} in {shard.safe_url}; its columns are "
-            f"{', '.join(map(repr, names))}"
+            f"types: there is no column {unknown[0]!r}; there are "
+            f"{show_names(names, unknown[0])} [shard {shard.short_url}]"
         )
     try:
         return {name: pa.type_for_alias(types.get(name, "string")) for name in names}

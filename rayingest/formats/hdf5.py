@@ -19,6 +19,7 @@ from rayingest.errors import ConfigError
 from rayingest.formats.arrays import check_rows, row_blocks, rows_table
 from rayingest.formats.protocol import Block, Columns, Format, Shard, check_columns
 from rayingest.plan.order.manifest import ShardBlocks
+from rayingest.util.names import show_names
 from rayingest.util.optional import import_optional
 
 FIELDS = "fields"
@@ -79,10 +80,10 @@ def _fields(shard: Shard, file: Any) -> dict[str, Any]:
     wanted = shard.options.get(FIELDS)
     missing = [name for name in wanted or () if name not in found]
     if missing or not found:
-        there = ", ".join(map(repr, found)) or "none"
+        there = show_names(found, missing[0] if missing else "")
         raise ConfigError(
-            f"there is no dataset {missing[0] if missing else ''!r} with rows in {shard.safe_url}; "
-            f"there are {there}"
+            f"there is no dataset {missing[0] if missing else ''!r} with rows; there are "
+            f"{there} [shard {shard.short_url}]"
         )
     fields = {name: found[name] for name in wanted} if wanted else found
     for name, data in fields.items():

@@ -29,6 +29,7 @@ from rayingest.storage.files import Storage
 from rayingest.storage.listing import Listing, Urls, list_shards
 from rayingest.storage.redact import redact
 from rayingest.storage.scan import IndexCache
+from rayingest.util.names import shorten, show_names
 
 OFFSET, FILE, FAULT = "__offset__", "__file__", "__fault__"
 NUMBER = "__number__"
@@ -65,6 +66,11 @@ class Shard:
     def safe_url(self) -> str:
         """The URL without credentials."""
         return redact(self.url)
+
+    @property
+    def short_url(self) -> str:
+        """The URL for a message: a group of files has the names of all of them."""
+        return shorten(self.safe_url)
 
     def open(self, *, buffer: int | None = None) -> BinaryIO:
         """Open the file, after a check of its size; see `Storage.open`."""
@@ -157,21 +163,21 @@ def check_columns(
     """
     if reserved := [name for name in (OFFSET, FILE, FAULT) if name in names]:
         raise ConfigError(
-            f"the column name {reserved[0]!r} is reserved, and {shard.safe_url} has it: rename "
-            "the column"
+            f"the column name {reserved[0]!r} is reserved: rename the column "
+            f"[shard {shard.short_url}]"
         )
     if twice := [name for i, name in enumerate(names) if name in names[:i]]:
         raise ConfigError(
-            f"two columns of {shard.safe_url} are called {twice[0]!r}: write the file with unique "
-            "names"
+            f"two columns are called {twice[0]!r}: write the file with unique names "
+            f"[shard {shard.short_url}]"
         )
     there = {*names, *(name for name in columns or () if name not in names and has_path(name))}
     elsewhere = {OFFSET, *shard.folder_types}
     unknown = [name for name in columns or () if name not in there | elsewhere]
     if unknown:
         raise ConfigError(
-            f"there is no column {unknown[0]!r} in {shard.safe_url}; "
-            f"its columns are {', '.join(map(repr, [*names, *shard.folder_types]))}"
+            f"there is no column {unknown[0]!r}; there are "
+            f"{show_names([*names, *shard.folder_types], unknown[0])} [shard {shard.short_url}]"
         )
     return tuple(name for name in (names if columns is None else columns) if name in there)
 

@@ -8,7 +8,6 @@ URLs, are at the end. Whether options go together, and with the data, is the bus
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import numbers
@@ -24,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from rayingest.errors import ConfigError
 from rayingest.storage.redact import redact_text
+from rayingest.util.names import suggest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -264,14 +264,6 @@ def describe_allowed(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error for an unknown name: the allowed ones, and a similar one."""
     names = list(allowed)
     return f"allowed: {', '.join(names) or 'none'}{suggest(name, names)}"
-
-
-def suggest(name: str, allowed: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for a name that is similar to this one or contains it, or ""."""
-    by_lower = {other.lower(): other for other in allowed}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    near = near or [other for other in by_lower if len(name) > 2 and name.lower() in other][:1]
-    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def _flag(value: Any) -> bool:

@@ -25,6 +25,21 @@ PERMANENT = (
 REFUSALS = (ValueError, TypeError, AttributeError, NotImplementedError)
 """Errors of libraries for options that they do not know or cannot combine."""
 
+_NO_CREDENTIALS = frozenset(
+    {
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "CredentialRetrievalError",
+        "TokenRetrievalError",
+        "SSOTokenLoadError",
+        "UnauthorizedSSOTokenError",
+        "ProfileNotFound",
+        "DefaultCredentialsError",
+        "CredentialUnavailableError",
+        "ClientAuthenticationError",
+    }
+)
+"""Errors of botocore, google-auth and azure-identity for credentials that are not there."""
 _ABSENT = {404, 410}
 _RETRY_STATUS = {408, 425, 429}
 
@@ -51,8 +66,15 @@ def status_of(error: BaseException) -> int | None:
     return status if isinstance(status, int) else None
 
 
+def lacks_credentials(error: BaseException) -> bool:
+    """Return whether a library found no credentials on this machine."""
+    return any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__)
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether a retry may succeed."""
+    if lacks_credentials(error):
+        return False
     status = status_of(error)
     if status is not None:
         return status in _RETRY_STATUS or status >= 500

@@ -124,14 +124,21 @@ def refuse_lost_folders(
             )
 
 
-def closest_names(wanted: str, names: Collection[str], suffixes: Sequence[str]) -> list[str]:
-    """Return a few of a folder's names: similar ones, else shards first and hidden names last."""
+def closest_names(
+    wanted: str, names: Collection[str], suffixes: Sequence[str], only_similar: bool = False
+) -> list[str]:
+    """Return a few of a folder's names: similar ones, else shards first and hidden names last.
+
+    `only_similar`: the folder is not the one that was named, so its other names say nothing.
+    """
     by_lower = {name.lower(): name for name in sorted(names)}
     place = bisect.bisect(ordered := sorted(by_lower), wanted.lower())
     around = ordered[max(0, place - _COMPARED) : place + _COMPARED]
     near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), around, n=_SHOWN)]
+    if near or only_similar:
+        return near
     rest = sorted(
         names,
         key=lambda name: (name.startswith("."), not ends_in(name, suffixes), "." in name, name),
     )
-    return near or rest[:_SHOWN]
+    return rest[:_SHOWN]

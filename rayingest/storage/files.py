@@ -28,6 +28,7 @@ from rayingest.storage.failures import (
     REFUSALS,
     NotAFileError,
     is_transient,
+    lacks_credentials,
     raise_real_error,
     status_of,
     storage_errors,
@@ -36,6 +37,7 @@ from rayingest.storage.file_info import local_path
 from rayingest.storage.filesystems import (
     filesystem_of,
     fresh_info,
+    install_advice,
     mark_of,
     protocols,
     read_whole_if_exists,
@@ -250,7 +252,12 @@ class Storage:
         """
         try:
             return filesystem_of(url, self.storage_options)
-        except (ValueError, ImportError, TypeError) as error:
+        except ImportError as error:
+            raise ConfigError(
+                f"{redact(url)} needs a library that is not installed: {install_advice(url)} "
+                f"({self._describe(url, error)})"
+            ) from None
+        except (ValueError, TypeError) as error:
             raise ConfigError(f"cannot reach {redact(url)}: {self._describe(url, error)}") from None
         except storage_errors() as error:  # some filesystems connect here
             raise DataError(
@@ -349,6 +356,12 @@ class Storage:
             return DataError(f"cannot {doing} the file: {other}", shard=redact(url))
         if isinstance(error, NotAFileError):
             return DataError(f"cannot {doing} the file: {error}", shard=redact(url))
+        if lacks_credentials(error):
+            return ConfigError(
+                f"there are no credentials to {doing} {redact(url)}: set those of the storage in "
+                "the environment or in its configuration file, give storage_options=..., or, for "
+                f"public data, storage_options={{'anon': True}} ({self._describe(url, error)})"
+            )
         if isinstance(error, PERMANENT) or status_of(error) in {401, 403}:
             return ConfigError(f"cannot {doing} {redact(url)}: {self._describe(url, error)}")
         transient = is_transient(error)

@@ -50,6 +50,29 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return fs, name
 
 
+_EXTRAS = {"s3": "'rayingest[s3]'", "s3a": "'rayingest[s3]'"}
+_PACKAGES = {
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "adlfs"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
+    "hf": "huggingface_hub",
+    "oss": "ossfs",
+    "smb": "smbprotocol",
+    "webhdfs": "requests",
+}
+"""Libraries by the protocols that need them; this package tests S3, which has an extra."""
+
+
+def install_advice(url: str) -> str:
+    """Return the command that installs the library of a URL's protocol."""
+    protocol = url.rpartition("::")[2].partition("://")[0].lower()
+    package = _EXTRAS.get(protocol) or _PACKAGES.get(protocol)
+    if package is None:
+        return f"install the library that fsspec names for {protocol}://"
+    return f"pip install {package}"
+
+
 def protocols(fs: Any) -> tuple[str, ...]:
     """Return the protocols of a filesystem's URLs."""
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

@@ -196,6 +196,9 @@ def _nothing_there(
     is_folder = path is not None and os.path.isdir(path)  # noqa: PTH112
     rule = f" (of a folder, files that end in {', '.join(suffixes)} are taken)"
     rule = rule if is_folder or not ends_in(missing[0], suffixes) else ""
+    folder = None if path is None else os.path.dirname(path)  # noqa: PTH120
+    if folder and not os.path.isdir(folder):  # noqa: PTH112
+        rule = f": there is no folder {folder!r}"
     return what + rule + (f"; names nearby: {', '.join(nearby)}" if nearby else "")
 
 
@@ -257,13 +260,16 @@ def _list_local_glob(storage: Storage, url: str, suffixes: Sequence[str]) -> lis
 def _suggest_local_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[str]:
     """Return a few names in the nearest existing folder, similar ones first."""
     folder, wanted = _local(url), ""
+    depth = 0
     while not os.path.isdir(folder):  # noqa: PTH112
         folder, wanted = os.path.split(folder)
+        depth += 1
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return []
-    return [os.path.join(folder, name) for name in closest_names(wanted, names, suffixes)]
+    near = closest_names(wanted, names, suffixes, only_similar=depth > 1)
+    return [os.path.join(folder, name) for name in near]
 
 
 def _local(url: str) -> str:

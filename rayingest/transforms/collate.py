@@ -298,15 +298,20 @@ def _shapes_differ(name: str, found: Iterable[tuple[int, ...]]) -> str:
     shapes = list(found)
     shown = ", ".join(map(str, shapes[:4])) + (", ..." if len(shapes) > 4 else "")
     if all(len(shape) == 3 for shape in shapes):
-        advice = f"give images one size, as in .decode({name}=ri.images.RandomResizedCrop(224))"
+        advice = (
+            f"give images one size, as in .decode({name}=ri.images.RandomResizedCrop(224)), or pad "
+            f"the first axes with .batch(pad={{{name!r}: ri.Pad(axes=2)}})"
+        )
     elif all(len(shape) == 1 for shape in shapes):
         advice = (
             f"pad the field with .batch(pad={{{name!r}: ri.Pad()}}), or give arrays of another "
             "length a field of their own"
         )
     else:
+        second = {shape[1:2] for shape in shapes}
+        pad = "ri.Pad(axes=2)" if len(second) > 1 else "ri.Pad()"
         advice = (
-            f"pad the field with .batch(pad={{{name!r}: ri.Pad()}}), cut it to one shape in .map, "
+            f"pad the field with .batch(pad={{{name!r}: {pad}}}), cut it to one shape in .map, "
             "or pass .batch(collate=...)"
         )
     return f"field {name!r} has values of shapes {shown}, which cannot be stacked: {advice}"

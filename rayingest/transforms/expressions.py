@@ -8,6 +8,7 @@ has nothing else, so an expression cannot run other code.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,12 +45,43 @@ class Expression:
         return eval(code, {"__builtins__": {}, "len": len}, dict(sample))  # noqa: S307
 
 
+_SQL = (
+    (r"\bIS\s+NOT\s+NULL\b", "write 'x is not None' for IS NOT NULL"),
+    (r"\bIS\s+NULL\b", "write 'x is None' for IS NULL"),
+    (r"\bBETWEEN\b", "write '1 <= x <= 3' for BETWEEN 1 AND 3"),
+    (r"\bI?LIKE\b", "use .filter(fn) for LIKE, as in filter(lambda s: s['x'].startswith('a'))"),
+    (r"\b(AND|OR|NOT|IN)\b", "write and, or, not, in as Python does, in lower case"),
+    (r"\b(SELECT|FROM|WHERE|ORDER|GROUP|LIMIT)\b", "write the condition alone, as in 'x > 3'"),
+    (r"<>", "write != for <>"),
+    (r"&&|\|\|", "write and for &&, or for ||"),
+    (r"(?<![=<>!])=(?!=)", "write == for ="),
+    (r"\bNULL\b", "write None for NULL"),
+    (r"\b(TRUE|FALSE)\b", "write True or False"),
+)
+"""By pattern of SQL, the same in the language of `where`."""
+
+
+def _advise(text: str) -> str:
+    """Return how to write the text in the language of `where`; it may be SQL."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)
+    found = [
+        advice
+        for pattern, advice in _SQL
+        if re.search(pattern, bare) or re.search(pattern.lower(), bare)
+    ]
+    more = found or ['write a condition of Python, as in "x > 3 and label in (3, 5)"']
+    return "; ".join(more)
+
+
 @lru_cache(maxsize=64)
 def _compile(text: str) -> tuple[CodeType, tuple[str, ...]]:
     try:
         tree = ast.parse(text.strip(), "<where>", "eval")
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"where({text!r}): {error}") from None
+        problem = getattr(error, "msg", None) or str(error)
+        raise ConfigError(
+            f"where({text!r}): it is no expression of Python ({problem}); {_advise(text)}"
+        ) from None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for call in calls:
         if (

@@ -138,8 +138,9 @@ class Pipeline:
             try:
                 infer_schema([sample], samples.fixed, self.padding)
             except DataError as error:
-                where = RawBlock(tables[table_of[place]]).where(int(row_of[place]))
-                raise DataError(error.reason, **where, sample=int(ordinals[place])) from error
+                block, row = RawBlock(tables[table_of[place]]), int(row_of[place])
+                where, reason = block.where(row), error.reason + block.describe_split(row)
+                raise DataError(reason, **where, sample=int(ordinals[place])) from error
         schema = with_padding(infer_schema(samples, samples.fixed, self.padding), self.padding)
         if self.packed is not None:
             self.packed.check(schema)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rayingest.errors import DataError
 from rayingest.formats.columns import ENCODING, parse_array_encoding
@@ -83,6 +84,22 @@ class RawBlock:
             self.table.column(FILE)[row].as_py() if FILE in self.table.column_names else self.shard
         )
         return {"shard": shard, "offset": offset, "key": key}
+
+    def describe_split(self, row: int) -> str:
+        """Return the cause of a missing member, if the files of a key lie apart in a tar, or "".
+
+        Neighbouring files with one key are a sample, so such a key is there twice.
+        """
+        if not self.has_members:
+            return ""
+        keys = self.table.column(KEY)
+        key = keys[row]
+        if pc.sum(pc.equal(keys, key)).as_py() < 2:
+            return ""
+        return (
+            f"; the files of key {key.as_py()!r} are not next to each other in the tar, so each "
+            "part counts as a sample: write the tar again with its names sorted"
+        )
 
     def document(self, row: int) -> Mapping[str, Any]:
         """Return the fields of a row of a block of documents.

@@ -215,12 +215,14 @@ class StageRun:
                 try:
                     samples[i] = conform(sample, self._schema)
                 except DataError as error:
-                    raise DataError(error.reason, **self._where(i)) from error
+                    reason = error.reason + self._describe_split(i)
+                    raise DataError(reason, **self._where(i)) from error
             return samples
         for i, sample in samples.items():
             for name in self._stages.expected:
                 if name not in sample:
-                    raise DataError(f"field {name!r} is missing", **self._where(i))
+                    reason = f"field {name!r} is missing{self._describe_split(i)}"
+                    raise DataError(reason, **self._where(i))
         return samples
 
     def _read(self, i: int) -> Sample:
@@ -393,7 +395,7 @@ class StageRun:
 
     def _absent_field(self, verb: str, field: str, sample: Sample, i: int) -> DataError:
         cause = absent_field(verb, field, sample)
-        error = DataError(str(cause), **self._where(i))
+        error = DataError(f"{cause}{self._describe_split(i)}", **self._where(i))
         error.__cause__ = cause
         return error
 
@@ -411,6 +413,9 @@ class StageRun:
             self._in_place[key] = (whole, list(whole))
         row: np.ndarray = self._in_place[key][1][i]
         return row
+
+    def _describe_split(self, i: int) -> str:
+        return self._blocks[self._table_of[i]].rows.describe_split(self._row_of[i])
 
     def _where(self, i: int) -> dict[str, Any]:
         """Return the parts of an error that name sample i."""

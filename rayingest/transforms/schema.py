@@ -25,6 +25,7 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.transforms.padding import PLAIN, Pad, mask_name
+from rayingest.util.names import show_names
 
 RESERVED = ("__index__", "__source__", "__valid__")
 """Columns that the loader adds to batches."""
@@ -116,8 +117,7 @@ def with_padding(schema: Schema, padding: Mapping[str, Pad]) -> dict[str, FieldT
         field = padded.get(name)
         if field is None:
             raise ConfigError(
-                f"pad: there is no field {name!r}; there are "
-                f"{', '.join(map(repr, schema)) or 'none'}"
+                f"pad: there is no field {name!r}; there are {show_names(schema, name)}"
             )
         if not field.padded or field.dtype is None or field.ndim < pad.axes:
             raise ConfigError(
@@ -382,7 +382,8 @@ def _take(name: str, value: Any, field: FieldType) -> Any:
         return None
     array = None if field.dtype is None else _numeric_array(name, value)
     is_longer = array is not None and array.ndim == field.ndim and not _fits(array.shape, field)
-    advice = f"pad it with .batch(pad={{{name!r}: ri.Pad()}})" if is_longer else ""
+    axes = "" if array is None or array.shape[1:] == (field.shape or ())[1:] else "axes=2"
+    advice = f"pad it with .batch(pad={{{name!r}: ri.Pad({axes})}})" if is_longer else ""
     raise DataError(
         f"field {name!r} is {_describe(name, value)} here, and {field} in the first samples of "
         f"the data: {advice or 'make it one of them with .map'}, or pass .batch(collate=...)"
@@ -423,13 +424,13 @@ def _field_mismatch(sample: Mapping[str, Any], schema: Schema) -> str:
     if lacking:
         return (
             f"field {lacking[0]!r} is missing (the sample has "
-            f"{', '.join(map(repr, sample)) or 'no fields'}): fill it in with .map, or .select "
+            f"{show_names(sample)}): fill it in with .map, or .select "
             "only fields that all samples have"
         )
     more = next(name for name in sample if name not in schema)
     return (
         f"field {more!r} is not among the first samples' fields "
-        f"({', '.join(map(repr, schema)) or 'none'}): .select only fields that all samples have, "
+        f"({show_names(schema)}): .select only fields that all samples have, "
         "or fill it in with .map"
     )
 

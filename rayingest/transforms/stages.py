@@ -23,6 +23,7 @@ from rayingest.errors import ConfigError, DataError
 from rayingest.formats.nested import split_path, take_path
 from rayingest.transforms.functions import Function, decode_function, map_function
 from rayingest.transforms.schema import RESERVED
+from rayingest.util.names import show_names
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,4 @@ class TakePath:
 
 def absent_field(verb: str, field: str, there: Iterable[str]) -> ConfigError:
     """Return the error for a field that a stage names and a sample does not have."""
-    return ConfigError(
-        f"{verb}: there is no field {field!r}; there are {', '.join(map(repr, there)) or 'none'}"
-    )
+    return ConfigError(f"{verb}: there is no field {field!r}; there are {show_names(there, field)}")

@@ -32,7 +32,7 @@ from rayingest.api.dataset import Dataset
 from rayingest.api.mixture import Mixture, mix
 from rayingest.api.readers import READERS
 from rayingest.errors import ConfigError
-from rayingest.options import suggest
+from rayingest.util.names import suggest
 
 __all__ = ["Config", "Section", "load_config"]
 

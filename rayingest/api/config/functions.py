@@ -10,14 +10,15 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rayingest.api.config.document import Loc, Mistakes, unknown_key
 from rayingest.errors import ConfigError
-from rayingest.options import suggest
 from rayingest.transforms import images
+from rayingest.util.names import suggest
 
 TYPES: Mapping[str, Any] = {"str": str, "bytes": bytes, "int": int, "float": float}
 
@@ -84,6 +85,13 @@ def resolve_decoder(spec: Any, loc: Loc, mistakes: Mistakes) -> Callable[..., An
 
 
 def _find(name: str, known: Mapping[str, Any], loc: Loc, mistakes: Mistakes) -> Any:
+    if re.match(r"\s*lambda\b", name):
+        mistakes.add(
+            loc,
+            f"{name!r} is code, and a configuration names functions: put it into a module as "
+            "`def name(...)`, and write module:name",
+        )
+        return None
     module_name, colon, attribute = name.partition(":")
     if not colon:
         if name not in known:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rayingest.formats.columns import ENCODING
 from rayingest.tools.cli.parts import SampleBlock
+from rayingest.util.names import show_names
 
 _UNFIT = (
     pa.ArrowInvalid,
@@ -57,7 +58,7 @@ def table_of(block: SampleBlock, schema: pa.Schema) -> pa.Table:
             raise block.error(
                 place,
                 f"field {name!r} ({column.type}) is not a field of the first block, whose fields "
-                f"are Parquet's columns: {', '.join(map(repr, schema.names))}; {_REMEDY}",
+                f"are Parquet's columns: {show_names(schema.names, name)}; {_REMEDY}",
             )
     arrays = [_fit(field.name, block, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
