@@ -41,6 +41,8 @@ from rayingest.storage.redact import redact
 
 MAX_BRACE_NAMES = 1 << 22
 
+_NEAR = 2
+"""Missing parts of a path above which the names of a folder say nothing."""
 _SHOWN = 5
 _NUMBERS = re.compile(r"(\{\d+\.\.\d+\})")
 
@@ -268,7 +270,8 @@ def _suggest_local_names(storage: Storage, url: str, suffixes: Sequence[str]) ->
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return []
-    near = closest_names(wanted, names, suffixes, only_similar=depth > 1)
+    far = depth > _NEAR or os.path.dirname(folder) == folder  # noqa: PTH120 - the root has all
+    near = closest_names(wanted, names, suffixes, only_similar=far)
     return [os.path.join(folder, name) for name in near]
 
 

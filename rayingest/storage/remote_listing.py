@@ -118,7 +118,7 @@ def suggest_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[s
     missing.
     """
     form = _Form.of(storage, url)
-    folder, wanted, depth = form.name(url), "", 0
+    folder, wanted = form.name(url), ""
     try:
         while not (infos := _list_folder(storage, url, folder)):
             above = form.fs._parent(folder)
@@ -126,13 +126,13 @@ def suggest_names(storage: Storage, url: str, suffixes: Sequence[str]) -> list[s
                 wanted and _is_web(form.fs)
             ):  # a web page above is not the file's folder
                 return []
-            folder, wanted, depth = above, folder.rpartition("/")[2], depth + 1
+            folder, wanted = above, folder.rpartition("/")[2]
     except (IngestError, NotImplementedError) as error:
         if isinstance(error, DataError) and error.transient:
             raise
         return []
     urls = {name.rpartition("/")[2]: form.url(name) for name in infos}
-    return [redact(urls[name]) for name in closest_names(wanted, urls, suffixes, depth > 1)]
+    return [redact(urls[name]) for name in closest_names(wanted, urls, suffixes)]
 
 
 def _folder(storage: Storage, form: _Form, url: str, suffixes: Sequence[str]) -> list[FileInfo]:

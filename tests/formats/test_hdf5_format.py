@@ -77,7 +77,7 @@ def test_fields_can_be_chosen_where_lengths_differ(path: Path) -> None:
         batch(ri.read_hdf5(path, fields=["x", "means"]), 1)
     with pytest.raises(
         ri.ConfigError,
-        match=r"no dataset 'z' with rows in .*; there are 'means', 'pairs', 'x', 'y'",
+        match=r"no dataset 'z' with rows; there are 'means', 'pairs', 'x', 'y'",
     ):
         batch(ri.read_hdf5(path, fields=["x", "z"]), 1)
     assert batch(ri.read_hdf5(path, fields=["y"]), 4)["y"].tolist() == [0, 1, 2, 3]

@@ -91,7 +91,7 @@ def test_projection_keeps_the_order_asked_for(url: str) -> None:
     assert read(url, index(url), ())[0].column_names == ["__offset__"]
     with pytest.raises(
         ConfigError,
-        match=r"no column 'nope' in .*; its columns are 'id', 'x', 'name', 'list', 'dotted\.name'",
+        match=r"no column 'nope'; there are 'id', 'x', 'name', 'list', 'dotted\.name'",
     ):
         read(url, index(url), ("id", "nope"))
 

@@ -200,11 +200,12 @@ def pack(
     debug: Debug = False,
 ) -> None:
     """Rewrite the data as shards of equal size, with Ray Data. Resumes if called again."""
-    from rayingest.tools.cli.pack import Packing
+    from rayingest.tools.cli.pack import Packing, sections_without_use
     from rayingest.tools.cli.parts import Layout
 
     with _report_errors(debug):
         dataset = one_source(source, format_name, option)
+        unused = sections_without_use(dataset, None if format_name else load_config(source))
         scan = _scan_result(dataset, on_ray=True)
         packing = Packing(dataset, scan, folder, Layout(to, shard_bytes, resize, decode_images))
         written = samples = 0
@@ -217,13 +218,14 @@ def pack(
             if written < len(packing.shards)
             else ""
         )
-        _print_rows(
-            {
-                "packed": [
-                    f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{before}"
-                ]
-            }
-        )
+        done_rows = {
+            "packed": [f"{samples:,} samples in {len(packing.shards):,} shards in {folder}{before}"]
+        }
+        if unused:
+            done_rows["not used"] = [
+                f"{', '.join(unused)}: each sample is written once, in the order of the data"
+            ]
+        _print_rows(done_rows)
 
 
 def _scan_result(dataset: OneSource | MixedSources, on_ray: bool) -> ScanResult:

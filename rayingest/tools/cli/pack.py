@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from rayingest.api.config import Config
+from rayingest.build.compatibility import Feature
 from rayingest.build.one_source import OneSource, ScanResult
 from rayingest.errors import ConfigError, DataError, IngestError
 from rayingest.execute.stream import spans_of
@@ -31,7 +33,7 @@ from rayingest.storage.listing import may_include
 from rayingest.storage.redact import redact
 from rayingest.tools.cli.parquet_columns import schema_of
 from rayingest.tools.cli.parts import SUFFIXES, Layout, Part, block_of
-from rayingest.tools.cli.shard_files import write_parquet, write_tar
+from rayingest.tools.cli.shard_files import find_bare, write_parquet, write_tar
 from rayingest.tools.cli.source import work_of
 
 RECORD = "packing.json"
@@ -78,9 +80,12 @@ class Packing:
                 raise ConfigError(f"{folder} is part of the data itself; choose another folder")
         self.shards = _shards(scan, folder, layout)
         self._layout, self._work = layout, work_of(dataset, scan.manifest)
-        self._schema = None
+        self._schema, self._bare = None, frozenset[str]()
+        first = block_of(self._work, _first_block(self.shards), layout)
         if layout.to == "parquet":
-            self._schema = schema_of(block_of(self._work, _first_block(self.shards), layout))
+            self._schema = schema_of(first)
+        elif dataset.stages or dataset.source.format_name != "webdataset":
+            self._bare = find_bare(first)  # the members of a tar keep their names
         _write_record(
             folder,
             {
@@ -88,6 +93,7 @@ class Packing:
                 "taken": subset_mark(scan.limits),
                 "code": self._work.pipeline.code_mark,
                 **asdict(layout),
+                "bare": sorted(self._bare),
                 "samples": [shard.samples for shard in self.shards],
             },
         )
@@ -125,7 +131,7 @@ class Packing:
         try:
             blocks = (block_of(self._work, part, self._layout) for part in shard.parts)
             if self._schema is None:
-                write_tar(aside, blocks)
+                write_tar(aside, blocks, self._bare)
             else:
                 write_parquet(aside, blocks, self._schema)
             found = self._count(aside)
@@ -150,6 +156,26 @@ class Packing:
         shard = Shard(Storage(), str(path), path.stat().st_size)
         blocks = index_shard(get_format(self._layout.to), shard, 2 << 20)
         return int(blocks.samples.sum())
+
+
+def sections_without_use(dataset: OneSource, config: Config | None) -> list[str]:
+    """Return the sections of a configuration that say nothing about the shards.
+
+    Raises ConfigError for a section that would make other samples than those of the data.
+    """
+    features = set(dataset.features)
+    for feature in (Feature.PACK, Feature.WEIGHTED, Feature.EPOCH):
+        if feature in features:
+            raise ConfigError(
+                f"each sample is written once and whole: the section {feature.value!r} cannot be "
+                "used by `rayingest pack`; leave it out here, and keep it in the configuration "
+                "that trains on the shards"
+            )
+    order = (Feature.LENGTH, Feature.SHUFFLE, Feature.BATCH)
+    unused = [feature.value for feature in order if feature in features]
+    if config is not None:
+        unused += ["loader"] * bool(config.loader_options()) + ["job"] * bool(config.job)
+    return unused
 
 
 def _shards(scan: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,52 @@ from rayingest.errors import ConfigError
 from rayingest.formats.webdataset import field_of
 from rayingest.tools.cli.parquet_columns import table_of
 from rayingest.tools.cli.parts import Sample, SampleBlock
+from rayingest.transforms.images.pixels import EXTENSIONS
 from rayingest.transforms.raw_block import KEY
 
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
+_IMAGE_MARKS = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"GIF8": "gif",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+}
+"""By the first bytes of an image, its extension."""
+_FAMILIES = ("jpg", "txt", "cls", "npy", "json")
 _TEXTS = ("txt", "text", "transcript")
 
 
-def write_tar(path: Path, blocks: Iterable[SampleBlock]) -> None:
+def find_bare(block: SampleBlock) -> frozenset[str]:
+    """Return the fields whose members need no name but their extension, given the first block.
+
+    These are fields that alone have their extension: a loader for WebDataset then finds `.jpg` and
+    `.cls`.
+    """
+    names: dict[str, str] = {}
+    for sample in block.samples:
+        for field, value in sample.items():
+            if field != KEY and value is not None and field not in names:
+                names[field] = _member(field, value)[0].lower()
+    families = {field: _family(name.rpartition(".")[2]) for field, name in names.items()}
+    count = Counter(families.values())
+    return frozenset(
+        field
+        for field, family in families.items()
+        if family in _FAMILIES and "." in names[field] and count[family] == 1
+    )
+
+
+def write_tar(
+    path: Path, blocks: Iterable[SampleBlock], bare: frozenset[str] = frozenset()
+) -> None:
     """Write a member for each field that is not None.
 
-    A sample's key is its `__key__`, or its ordinal. Bytes stay as they are, under the field's name;
-    text becomes `.txt`, an integer `.cls`, an array `.npy`, anything else `.json`, unless the name
-    ends in such an extension already. Raises DataError for a key that a reader would split
-    elsewhere, and for a sample whose fields are all None.
+    A sample's key is its `__key__`, or its ordinal. An image becomes `.jpg` or another extension of
+    its format, text `.txt`, an integer `.cls`, an array `.npy`, other bytes stay under the field's
+    name, anything else becomes `.json`. The field's name comes before its extension, unless the
+    field is in `bare` or its name is such an extension already. Raises DataError for a key that a
+    reader would split elsewhere, and for a sample whose fields are all None.
     """
     last = ""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -45,7 +79,7 @@ def write_tar(path: Path, blocks: Iterable[SampleBlock]) -> None:
                 key = f"{ordinal:012d}" if sample.get(KEY) is None else str(sample[KEY])
                 # A reader would join neighbours with the same key into one sample.
                 last = f"{key}-{ordinal}" if key == last else key
-                members = list(_members(sample))
+                members = list(_members(sample, bare))
                 if not members:
                     raise block.error(
                         place,
@@ -80,13 +114,15 @@ def write_parquet(path: Path, blocks: Iterable[SampleBlock], schema: pa.Schema) 
         ) from error
 
 
-def _members(sample: Sample) -> Iterator[tuple[str, bytes]]:
+def _members(sample: Sample, bare: frozenset[str]) -> Iterator[tuple[str, bytes]]:
     found: dict[str, str] = {}
     for field, value in sample.items():
         if field == KEY or value is None:
             continue
         name, data = _member(field, value)
         name = name.lower()
+        if field in bare:
+            name = name.rpartition(".")[2]
         if "/" in name or not name:
             raise ConfigError(
                 f"field {field!r}: a tar member cannot have this extension; rename the field "
@@ -102,7 +138,8 @@ def _members(sample: Sample) -> Iterator[tuple[str, bytes]]:
 
 def _member(name: str, value: Any) -> tuple[str, bytes]:
     if isinstance(value, bytes):
-        return name, value
+        image = None if name.rpartition(".")[2].lower() in EXTENSIONS else _image_format(value)
+        return (name if image is None else f"{name}.{image}"), value
     if isinstance(value, str):
         return _ending(name, _TEXTS), value.encode()
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -119,6 +156,19 @@ def _member(name: str, value: Any) -> tuple[str, bytes]:
         raise ConfigError(
             f"field {name!r} is a {type(value).__name__}, which a tar cannot hold: {error}"
         ) from error
+
+
+def _image_format(value: bytes) -> str | None:
+    """Return the extension of an image's bytes, None for other bytes."""
+    for begin, extension in _IMAGE_MARKS.items():
+        if value.startswith(begin):
+            return extension
+    return "webp" if value[:4] == b"RIFF" and value[8:12] == b"WEBP" else None
+
+
+def _family(extension: str) -> str:
+    """Return the extension, one for all formats of images."""
+    return "jpg" if extension in EXTENSIONS else extension
 
 
 def _ending(name: str, extensions: tuple[str, ...]) -> str:

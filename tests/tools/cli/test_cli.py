@@ -158,7 +158,7 @@ def test_index_can_be_made_on_ray(run: Run, cluster: Any, folder: Path) -> None:
         ),
         (
             CONFIG.format(urls="data/*.tar").replace("png", "jpg"),
-            "a field 'jpg'; there are '__key__', 'json', 'png' [shard",
+            "a field 'jpg'; there are '__key__', 'json', 'png'; did you mean 'png'? [shard",
         ),
         (CONFIG.format(urls="c.yaml"), "c.yaml"),
     ],
