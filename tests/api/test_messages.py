@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,22 @@ def test_a_mistyped_reader_is_a_type_error(tmp_path: Path) -> None:
     errors = done.stdout.splitlines()
     assert len(errors) == 1, done.stdout + done.stderr
     assert 'user.py:4: error: Module has no attribute "read_jsonl"' in errors[0]
+
+
+def test_no_more_decoders_are_advised_than_there_are_cpus(
+    rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without Ray, where no cluster counts them."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+    def work(sample: dict[str, Any]) -> dict[str, Any]:
+        end = time.perf_counter() + 0.02
+        while time.perf_counter() < end:
+            pass
+        return sample
+
+    with ri.read_json(rows).map(work).batch(2).loader(workers=0, epochs=1) as loader:
+        list(loader)
+        stats = loader.stats()
+    assert stats["bottleneck"] == "decode"
+    assert stats["bottleneck_settings"] == {"workers": 2}
