@@ -110,7 +110,10 @@ Fields = Annotated[str | Sequence[str], option_type("a field's name, or a list o
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """Data in storage, in one format. `options` are the format's own."""
+    """Data in storage, in one format. `options` are the format's own.
+
+    `folder_columns`: whether folders named `key=value` are columns, if the format is tabular.
+    """
 
     format_name: str
     urls: str | tuple[str, ...]
@@ -121,6 +124,7 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
     allow_pipe: bool = False
     cache: DiskCache | None = None
+    folder_columns: bool = True
 
     def __repr__(self) -> str:
         urls = [self.urls] if isinstance(self.urls, str) else self.urls

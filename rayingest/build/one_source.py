@@ -106,7 +106,8 @@ class OneSource(Description):
     def work_on(self, shards: Listing | Manifest) -> SourceWork:
         """Return the task for these shards, with the columns that their folders give."""
         work = self.work
-        return replace(work, folder_types=folder_types(shards) if work.format.is_tabular else {})
+        has_columns = work.format.is_tabular and self.source.folder_columns
+        return replace(work, folder_types=folder_types(shards) if has_columns else {})
 
     @property
     def pipeline(self) -> Pipeline:

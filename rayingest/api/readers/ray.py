@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
+from rayingest.api.data import description_of
 from rayingest.api.dataset import Dataset
 from rayingest.api.readers.common import BLOCK_BYTES, absolute
 from rayingest.api.readers.files import read_parquet
@@ -49,4 +51,6 @@ def from_ray(
     """
     place, options = absolute(path).rstrip("/"), dict(storage_options or {})
     files = write_once(rows, place, Storage(options), block_bytes)
-    return read_parquet(files, index=index, storage_options=options)
+    written = description_of(read_parquet(files, index=index, storage_options=options))
+    # The folders of `path` are no part of the rows.
+    return Dataset(replace(written, source=replace(written.source, folder_columns=False)))

@@ -57,11 +57,12 @@ def test_rows_are_written_once(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="this was executed"):
         ri.from_ray(rows.map(fail), tmp_path / "rows")
     assert list((tmp_path / "rows").iterdir()) == []
-    ri.from_ray(rows.map(row), tmp_path / "rows")
-    data = ri.from_ray(rows.map(fail), tmp_path / "rows")
+    ri.from_ray(rows.map(row), tmp_path / "run=3")
+    data = ri.from_ray(rows.map(fail), tmp_path / "run=3")
     with data.batch(ROWS).loader(workers=0) as loader:
         batch = next(iter(loader))
     assert batch["id"].tolist() == batch["__index__"].tolist() == [*range(ROWS)]
+    assert "run" not in batch, "the folders of the path are no columns"
     assert batch["text"] == [f"t{i}" for i in range(ROWS)]
     assert batch["image"].numpy().tolist() == [[[i] * 3] * 2 for i in range(ROWS)]
     assert batch["flags"].numpy().tolist() == [[i % 2 == 0, True] for i in range(ROWS)]
