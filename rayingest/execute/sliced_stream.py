@@ -40,8 +40,10 @@ class _Slices:
     rows: dict[int, np.ndarray] = field(default_factory=dict)
     # The slices of each run in `rows`, the oldest run first.
     numbers: deque[list[int]] = field(default_factory=deque)
-    # The blocks read in this pass, and the reads of such a block.
+    # The blocks that runs of this pass need so far.
     seen: set[int] = field(default_factory=set)
+    # Slices not read yet of blocks that a run before needs too, and the number of those read.
+    again: set[int] = field(default_factory=set)
     reread: int = 0
 
     def cut(self, run: Sequence[StepSamples], keep: int) -> Iterator[StepSamples]:
@@ -58,16 +60,23 @@ class _Slices:
         parts = np.split(pairs % most, begins[1:])
         self.numbers.append((first + numbers).tolist())
         self.rows.update(zip(self.numbers[-1], parts, strict=True))
-        self.reread += len(self.seen.intersection(numbers.tolist()))
+        self.again.update(first + block for block in self.seen.intersection(numbers.tolist()))
         self.seen.update(numbers.tolist())
         while len(self.numbers) > keep:
             for number in self.numbers.popleft():
                 del self.rows[number]
-        place = place - begins[np.searchsorted(numbers, block)]
+                self.again.discard(number)
+        place -= begins[np.searchsorted(numbers, block)]
         ends = np.cumsum([len(samples.block) for samples in run])
         for samples, own in zip(run, np.split(place, ends[:-1]), strict=True):
             until = np.full(len(own), run[-1].step + 1)
             yield replace(samples, block=first + samples.block, row=own, expires=until)
+
+    def begin_read(self, number: int) -> np.ndarray:
+        """Return the rows of a slice to read: none if it is forgotten, since nothing needs it."""
+        self.reread += number in self.again
+        self.again.discard(number)
+        return self.rows.get(number, np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -96,9 +105,7 @@ class SlicedStream(ManifestStream):
         spans: Spans = []
         for number in blocks:
             (span,) = super().spans([number % self.manifest.num_blocks])
-            # Nothing needs a slice that is forgotten: a read of it may bring no row.
-            rows = self._slices.rows.get(number, np.zeros(0, np.int64))
-            spans.append(span._replace(rows=rows))
+            spans.append(span._replace(rows=self._slices.begin_read(number)))
         return spans
 
     def location(self, block: int) -> tuple[str, int]:
