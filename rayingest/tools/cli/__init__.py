@@ -180,7 +180,7 @@ def verify(
 def pack(
     source: Source,
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="An empty folder for the shards.")
+        str, typer.Argument(metavar="FOLDER", help="An empty folder, or URL, for the shards.")
     ],
     format_name: FormatName = None,
     option: Given = None,

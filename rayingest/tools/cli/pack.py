@@ -11,10 +11,8 @@ import itertools
 import json
 import logging
 import os
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from rayingest.execute.stream import spans_of
 from rayingest.formats import get_format
 from rayingest.formats.protocol import Shard, index_shard
 from rayingest.plan.order.subset import subset_mark
-from rayingest.storage.file_info import local_path
 from rayingest.storage.files import Storage
 from rayingest.storage.listing import may_include
 from rayingest.storage.redact import redact
@@ -35,6 +32,7 @@ from rayingest.tools.cli.parquet_columns import schema_of
 from rayingest.tools.cli.parts import SUFFIXES, Layout, Part, block_of
 from rayingest.tools.cli.shard_files import find_bare, write_parquet, write_tar
 from rayingest.tools.cli.source import work_of
+from rayingest.tools.cli.target import Target
 
 RECORD = "packing.json"
 _CONNECT_SECONDS = 60.0
@@ -42,9 +40,9 @@ _CONNECT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class NewShard:
-    """A shard to write at `path` from `parts`."""
+    """A shard to write under `name` from `parts`."""
 
-    path: str
+    name: str
     parts: tuple[Part, ...]
 
     @property
@@ -68,17 +66,12 @@ class Packing:
     """
 
     def __init__(self, dataset: OneSource, scan: ScanResult, url: str, layout: Layout) -> None:
-        path = local_path(url)
-        if path is None:
-            raise ConfigError(
-                f"{redact(url)} is not a folder of the file system; "
-                "pack to a local folder and copy it"
-            )
-        folder = Path(path)
+        target = self._target = Target(url)
+        shown = redact(url)
         for name in (RECORD, f"part-000000{SUFFIXES[layout.to]}"):
-            if may_include(dataset.source.urls, str(folder / name)):
-                raise ConfigError(f"{folder} is part of the data itself; choose another folder")
-        self.shards = _shards(scan, folder, layout)
+            if target.folder is not None and may_include(dataset.source.urls, target.name(name)):
+                raise ConfigError(f"{shown} is part of the data itself; choose another folder")
+        self.shards = _shards(scan, layout)
         self._layout, self._work = layout, work_of(dataset, scan.manifest)
         self._schema, self._bare = None, frozenset[str]()
         first = block_of(self._work, _first_block(self.shards), layout)
@@ -87,7 +80,7 @@ class Packing:
         elif dataset.stages or dataset.source.format_name != "webdataset":
             self._bare = find_bare(first)  # the members of a tar keep their names
         _write_record(
-            folder,
+            target,
             {
                 "source": scan.manifest.fingerprint,
                 "taken": subset_mark(scan.limits),
@@ -124,36 +117,35 @@ class Packing:
 
     def pack(self, shard: NewShard) -> PackedShard:
         """Write one shard, unless it exists."""
-        path = Path(shard.path)
-        if self._exists(path, shard.samples):
+        name, target = shard.name, self._target
+        if self._exists(name, shard.samples):
             return PackedShard(shard.samples, is_new=False)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.writing")
-        try:
+        with target.aside(name) as aside:
             blocks = (block_of(self._work, part, self._layout) for part in shard.parts)
             if self._schema is None:
                 write_tar(aside, blocks, self._bare)
             else:
                 write_parquet(aside, blocks, self._schema)
-            found = self._count(aside)
+            found = self._count(str(aside), aside.stat().st_size)
             if found != shard.samples:
                 raise DataError(
-                    f"{found} samples were written, {shard.samples} were expected", shard=str(path)
+                    f"{found} samples were written, {shard.samples} were expected",
+                    shard=redact(target.name(name)),
                 )
             with aside.open("rb") as file:
                 os.fsync(file.fileno())  # a power failure must not leave a name without bytes
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+            target.publish(aside, name)
         return PackedShard(shard.samples)
 
-    def _exists(self, path: Path, samples: int) -> bool:
+    def _exists(self, name: str, samples: int) -> bool:
+        size = self._target.size(name)
         try:
-            return path.exists() and self._count(path) == samples
+            return size is not None and self._count(self._target.name(name), size) == samples
         except DataError:  # damaged: write it again
             return False
 
-    def _count(self, path: Path) -> int:
-        shard = Shard(Storage(), str(path), path.stat().st_size)
+    def _count(self, url: str, size: int) -> int:
+        shard = Shard(Storage(), url, size)
         blocks = index_shard(get_format(self._layout.to), shard, 2 << 20)
         return int(blocks.samples.sum())
 
@@ -178,7 +170,7 @@ def sections_without_use(dataset: OneSource, config: Config | None) -> list[str]
     return unused
 
 
-def _shards(scan: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
+def _shards(scan: ScanResult, layout: Layout) -> list[NewShard]:
     """Cut the samples into shards of about `layout.shard_bytes`.
 
     All samples of a block count as equally large; a block may be divided between two shards.
@@ -203,9 +195,7 @@ def _shards(scan: ScanResult, folder: Path, layout: Layout) -> list[NewShard]:
             parts.append(
                 Part(spans_of(manifest, [int(block)])[0], int(manifest.first_ordinal[block]), some)
             )
-        new.append(
-            NewShard(str(folder / f"part-{len(new):06d}{SUFFIXES[layout.to]}"), tuple(parts))
-        )
+        new.append(NewShard(f"part-{len(new):06d}{SUFFIXES[layout.to]}", tuple(parts)))
     return new
 
 
@@ -229,28 +219,28 @@ def _borders(each: np.ndarray, counts: np.ndarray, layout: Layout) -> list[int]:
     return np.unique([0, *first.tolist(), counts.sum()]).tolist()  # type: ignore[no-any-return]
 
 
-def _write_record(folder: Path, record: dict[str, Any]) -> None:
+def _write_record(target: Target, record: dict[str, Any]) -> None:
     """Write what this packing makes, or check that it equals what the folder's record says."""
-    kept, text = folder / RECORD, json.dumps(record)
+    folder = redact(target.url)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        there = target.first_name()
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be created: {error.strerror}; choose another folder"
         ) from error
-    if kept.exists():
-        before = json.loads(kept.read_text())
+    kept = target.read(RECORD)
+    if kept is not None:
+        before = json.loads(kept)
         differs = [name for name in record if before.get(name) != record[name]]
         if differs:
             raise ConfigError(
                 f"{folder} holds shards of another packing: {differs[0]} differs; "
                 "choose another folder"
             )
-        for left in folder.glob(".*.writing"):
-            left.unlink(missing_ok=True)
+        target.remove_left_over()
         return
-    if there := next(folder.iterdir(), None):
-        raise ConfigError(f"{folder} is not empty: it holds {there.name!r}; choose another folder")
-    aside = kept.with_suffix(".writing")
-    aside.write_text(text)
-    aside.replace(kept)
+    if there is not None:
+        raise ConfigError(f"{folder} is not empty: it holds {there!r}; choose another folder")
+    with target.aside(RECORD) as aside:
+        aside.write_text(json.dumps(record))
+        target.publish(aside, RECORD)

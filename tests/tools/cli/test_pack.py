@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -194,8 +195,6 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
         pack_here(data, tmp_path / "full", **layout)
     with pytest.raises(ConfigError, match=r"a.txt cannot be created: File exists"):
         pack_here(data, tmp_path / "full" / "a.txt", **layout)
-    with pytest.raises(ConfigError, match="is not a folder of the file system"):
-        packing_of(data, "s3://bucket/out", Layout(**layout))
 
 
 def test_what_is_bad_is_told_and_leaves_nothing(tmp_path: Path) -> None:
@@ -335,3 +334,29 @@ def test_sections_that_say_nothing_about_shards_are_named(tmp_path: Path) -> Non
     config = load_config(file)
     unused = sections_without_use(description_of(config.dataset()), config)
     assert unused == ["length", "shuffle", "batch", "loader", "job"]
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_any_storage_can_be_the_target(to: str, tmp_path: Path) -> None:
+    """A second run writes nothing again, a shard that is damaged is written anew, and another
+    packing is refused.
+    """
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"x": {i}, "t": "{"a" * 50}"}}\n' for i in range(40)))
+    data, url = ri.read_json(file, block_bytes=400), f"memory://packed-{to}"
+    layout = Layout(to=to, shard_bytes=1000)
+    packing = packing_of(data, url, layout)
+    assert len(packing.shards) > 1
+    assert all(packing.pack(shard).is_new for shard in packing.shards)
+    again = packing_of(data, url, layout)
+    assert not any(again.pack(shard).is_new for shard in again.shards)
+    files = fsspec.filesystem("memory")
+    names = sorted(str(one).rpartition("/")[2] for one in files.ls(f"/packed-{to}", detail=False))
+    assert names == ["packing.json", *(shard.name for shard in packing.shards)]
+    files.pipe_file(f"/packed-{to}/{packing.shards[0].name}", b"damaged")
+    assert [again.pack(shard).is_new for shard in again.shards[:2]] == [True, False]
+    x = "cls" if to == "webdataset" else "x"
+    with getattr(ri, f"read_{to}")(url).select(x=x).batch(40).loader(workers=0) as loader:
+        assert next(iter(loader))["x"].tolist() == list(range(40))
+    with pytest.raises(ConfigError, match="holds shards of another packing: shard_bytes differs"):
+        packing_of(data, url, Layout(to=to, shard_bytes=2000))
