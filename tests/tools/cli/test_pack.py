@@ -24,6 +24,7 @@ from rayingest.tools.cli.pack import Packing, sections_without_use
 from rayingest.tools.cli.parts import Layout
 from tests.support.format_cases import CASES
 from tests.support.format_samples import SAMPLES
+from tests.support.s3_server import S3Server
 from tests.support.streams import write_shards
 
 
@@ -360,3 +361,22 @@ def test_any_storage_can_be_the_target(to: str, tmp_path: Path) -> None:
         assert next(iter(loader))["x"].tolist() == list(range(40))
     with pytest.raises(ConfigError, match="holds shards of another packing: shard_bytes differs"):
         packing_of(data, url, Layout(to=to, shard_bytes=2000))
+
+
+def test_s3_can_be_the_target(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the credentials and the address of the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.options["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.options["secret"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.options["endpoint_url"])
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3.put("packs", "elsewhere", b"")
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"x": {i}}}\n' for i in range(40)))
+    packing = packing_of(ri.read_json(file), "s3://packs/out", Layout("webdataset", 100))
+    assert len(packing.shards) > 1
+    assert all(packing.pack(shard).is_new for shard in packing.shards)
+    assert not any(packing.pack(shard).is_new for shard in packing.shards)
+    with ri.read_webdataset("s3://packs/out").batch(40).loader(workers=0) as loader:
+        assert next(iter(loader))["cls"].tolist() == list(range(40))
