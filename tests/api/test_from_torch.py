@@ -555,3 +555,40 @@ def test_empty_values_promise_no_length(empty):
     first, last = loaded(ri.from_torch(Boxes()).batch(6))
     assert first["ids_length"].tolist() == [0] * 6
     assert last["ids_length"].tolist() == [0, 0, 0, 2, 2, 2]
+
+
+class Offset(torch.utils.data.Dataset):
+    """Items that `worker_init_fn` prepares, as torch's documentation advises."""
+
+    offset = 0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, i: int) -> dict[str, int]:
+        info = torch.utils.data.get_worker_info()
+        assert info.dataset is self
+        seed = info.seed % 2**32
+        return {"x": self.offset + i, "id": info.id, "of": info.num_workers, "seed": seed}
+
+
+def set_offset(number: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info.id == number < info.num_workers
+    info.dataset.offset = 100
+
+
+def test_get_worker_info_names_worker_and_dataset(pool_of_3: ri.Pool) -> None:
+    """Ids below the number of workers; the seed is the item's, equal wherever it is made."""
+    seeds = []
+    for options, workers in (({"workers": 0}, 1), ({"pool": pool_of_3}, 3)):
+        data = ri.from_torch(Offset(), worker_init_fn=set_offset).batch(4)
+        with data.loader(epochs=1, **options) as loader:
+            batches = list(loader)
+        assert [x for batch in batches for x in batch["x"].tolist()] == [*range(100, 124)]
+        assert {of for batch in batches for of in batch["of"].tolist()} == {workers}
+        assert {i for batch in batches for i in batch["id"].tolist()} <= {*range(workers)}
+        seeds.append([seed for batch in batches for seed in batch["seed"].tolist()])
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 24
+    assert torch.utils.data.get_worker_info() is None

@@ -161,7 +161,8 @@ def from_torch(
         collate_fn: makes a batch of the list of a rank's items. The parts of its result become
             fields, as those of an item do; each must have the items as first axis. Before that, a
             sample has one field, `item`.
-        worker_init_fn: called once in each process that makes items, with the id of the process.
+        worker_init_fn: called once in each process that makes items, with its number among them.
+            In it, and in the dataset, `get_worker_info()` names worker and dataset.
         seed: of the random numbers, without `.shuffle(seed=...)`.
     """
     whole = collate_fn is not None

@@ -32,6 +32,7 @@ from rayingest.plan.dispatch.events import PartDone
 from rayingest.plan.protocols import Columns
 from rayingest.transforms.open_block import OpenBlock
 from rayingest.transforms.schema import Schema
+from rayingest.transforms.torch.worker_info import Worker, set_own_worker
 
 CONTROL = "control"
 """The concurrency group whose calls run on a thread of their own, however long a decode takes."""
@@ -67,15 +68,20 @@ class Decoder:
         """Return what this process uses."""
         return own_usage()
 
-    def learn(self, work: Work, heads: list[Head]) -> Schema:
+    def learn(self, work: Work, worker: Worker, heads: list[Head]) -> Schema:
         """Return the schema of the samples, and no part of the work.
 
         The user's code has run on this copy of the work, which may hold open files and connections.
         """
+        set_own_worker(worker)
         return work.learn_schema(heads)
 
-    def register(self, key: str, work: Work, schema: Schema | None) -> None:
-        """Accept decodes of the stream `key`, whose samples have this schema, from now on."""
+    def register(self, key: str, work: Work, worker: Worker, schema: Schema | None) -> None:
+        """Accept decodes of the stream `key`, whose samples have this schema, from now on.
+
+        `worker` is the number of this decoder among those of the stream.
+        """
+        set_own_worker(worker)
         self._work[key] = work if schema is None else work.with_schema(schema)
         self._blocks[key] = {}
 

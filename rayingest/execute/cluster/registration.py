@@ -6,6 +6,7 @@ one thread, the feeder's. Knows no tasks.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from rayingest.execute.cluster.pool import ActorHandle, Pool
 from rayingest.execute.stream import Stream
 from rayingest.execute.work import Head, Work
 from rayingest.transforms.schema import Schema
+from rayingest.transforms.torch.worker_info import Worker
 
 _ATTEMPTS = 2
 """Decoders that may die while they learn from a block's samples, before the next block is used."""
@@ -65,6 +67,7 @@ class Registration:
         self._stream, self._work, self._pool = stream, work, pool
         self._key, self._on_result = key, on_result
         self._schema: Schema | None = None
+        self._numbers: dict[ActorHandle, int] = {}  # of decoders, as `get_worker_info` shows them
         self._heads: list[Head] = []
         # Decoders that wait until the first of them has learned the schema.
         self._waiting: list[ActorHandle] = []
@@ -130,6 +133,7 @@ class Registration:
 
     def remove(self, handle: ActorHandle, with_node: bool) -> None:
         """Remove an actor that was lost, perhaps with its node."""
+        self._numbers.pop(handle, None)
         if with_node:
             self._work.drop_copy()
         if handle in self._waiting:
@@ -144,20 +148,28 @@ class Registration:
             self._schema = self._stream.known_schema
         if self._schema is not None or not self._stream.needs_schema:
             for handle in self._waiting:
-                self._register(handle, self._schema)
+                self._register(handle, self._worker(handle), self._schema)
             self._waiting.clear()
         elif self._learner is None and self._waiting and self._stream.can_learn:
             self._learner, self._begun = self._waiting[0], time.monotonic()
             self._stale = False
             self._heads = self._heads or self._stream.heads()
             schema = self._pool.connection.call(
-                self._learner.actor.learn, self._work.ref, self._heads
+                self._learner.actor.learn, self._work.ref, self._worker(self._learner), self._heads
             )
             self._on_result(schema, "schema", self._learner)
 
-    def _register(self, handle: ActorHandle, *schema: Schema | None) -> None:
+    def _worker(self, handle: ActorHandle) -> Worker:
+        """Return the smallest number that no other decoder has; it keeps it while it lives."""
+        if handle not in self._numbers:
+            taken = set(self._numbers.values())
+            self._numbers[handle] = next(i for i in itertools.count() if i not in taken)
+        number = self._numbers[handle]
+        return Worker(number, max(self._pool.workers, number + 1))
+
+    def _register(self, handle: ActorHandle, *of_decoder: Worker | Schema | None) -> None:
         register = handle.actor.register
-        registered = self._pool.connection.call(register, self._key, self._work.ref, *schema)
+        registered = self._pool.connection.call(register, self._key, self._work.ref, *of_decoder)
         self._on_result(registered, "registered", handle)
 
 

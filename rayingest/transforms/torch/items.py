@@ -6,9 +6,10 @@ of Python, numpy and torch are seeded for each sample, and restored after it.
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rayingest.formats.protocol import NUMBER
 from rayingest.plan.order.randomness import fold
 from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.global_random import global_seed, state_mark
+from rayingest.transforms.torch.worker_info import own_worker, worker_info
 
 ITEM = "item"
 """The field of an item that is not split into fields."""
@@ -27,8 +29,9 @@ class _Items:
     """A dataset in a process that gets its items; shared by the threads of that process.
 
     A number n stands for the item of index n modulo the length: repeats of an item have numbers of
-    their own. `worker_init_fn(id)` is called once in each process, with the process's id. `whole`:
-    items are not split into fields.
+    their own. `worker_init_fn(number)` is called once in each process, with its number among the
+    workers. `whole`: items are not split into fields. torch's `get_worker_info()` names the worker
+    and the dataset; its seed is the item's own, so that no item depends on its worker.
     """
 
     fixed_lengths = True  # as torch's own collation expects, unless the first samples differ
@@ -58,13 +61,22 @@ class _Items:
 
     def _draw(self, number: int, key: int, get: Callable[[int], Any]) -> Any:
         again, index = divmod(number, self.samples)
-        with global_seed(fold("item", key, again)):
+        seed = fold("item", key, again)
+        with global_seed(seed), self._as_worker(seed):
             return get(index)
+
+    def _as_worker(self, seed: int) -> AbstractContextManager[None]:
+        """Let torch's `get_worker_info()` name this dataset; do nothing where torch is unused."""
+        if "torch" not in sys.modules:
+            return nullcontext()
+        return worker_info(own_worker(), seed, self.dataset)
 
     def _set_up(self) -> None:
         if not self._ready:
             if self.worker_init_fn is not None:
-                self.worker_init_fn(os.getpid())
+                seed = fold("item", own_worker().number)
+                with global_seed(seed), worker_info(own_worker(), seed, self.dataset):
+                    self.worker_init_fn(own_worker().number)
             self._ready = True
 
 
@@ -96,7 +108,7 @@ class FetchTogether(_Items):
         with self._lock:
             self._set_up()
             if not self._draws:
-                with global_seed(keys[0]):
+                with global_seed(keys[0]), self._as_worker(keys[0]):
                     before = state_mark()
                     items = self._get([number % self.samples for number in numbers])
                     self._draws = state_mark() != before

@@ -18,6 +18,7 @@ from rayingest.errors import ConfigError
 from rayingest.transforms.functions import failure, is_interrupt, name_of
 from rayingest.transforms.global_random import GlobalRandomState
 from rayingest.transforms.torch.items import item_fields
+from rayingest.transforms.torch.worker_info import Worker, worker_info
 
 
 @dataclass(frozen=True)
@@ -123,16 +124,10 @@ def _is_stateful(thing: Any) -> bool:
 def _as_worker(shard: Shard, iterable: Any) -> Iterator[None]:
     """Make `get_worker_info()` return this shard's worker, if the iterable divides itself by it."""
     # For every shard: an import of torch later on would change which random states exist.
-    from torch.utils.data._utils import worker
+    import torch  # noqa: F401
 
     if not shard.divides:
         yield
         return
-    before = worker._worker_info
-    worker._worker_info = worker.WorkerInfo(
-        id=shard.number, num_workers=shard.count, seed=shard.seed, dataset=iterable
-    )
-    try:
+    with worker_info(Worker(shard.number, shard.count), shard.seed, iterable):
         yield
-    finally:
-        worker._worker_info = before

@@ -46,7 +46,7 @@ def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
     work, schema = SimpleNamespace(stages=()), SimpleNamespace()
     stream: Any = SimpleNamespace(work=work, known_schema=schema, needs_schema=True)
     recorder = Recorder()
-    pool: Any = SimpleNamespace(connection=recorder)
+    pool: Any = SimpleNamespace(connection=recorder, workers=2)
     connection: Any = recorder
     registration = Registration(stream, StoredWork(work, connection), pool, "key", lambda *_: None)
     old_reader, old_decoder = handle_of("reader0", "reader"), handle_of("decoder0", "decoder")
@@ -60,11 +60,11 @@ def test_actors_that_start_after_a_node_was_lost_get_another_copy() -> None:
         registration.add(handle_of(name, role))
     assert recorder.sent == [
         ("reader0", "key", "ref 1"),
-        ("decoder0", "key", "ref 1", schema),
+        ("decoder0", "key", "ref 1", (0, 2), schema),
         ("reader1", "key", "ref 1"),
         ("reader2", "key", "copy 1 of ref 1"),
-        ("decoder2", "key", "copy 1 of ref 1", schema),
-        ("decoder3", "key", "copy 1 of ref 1", schema),
+        ("decoder2", "key", "copy 1 of ref 1", (0, 2), schema),
+        ("decoder3", "key", "copy 1 of ref 1", (1, 2), schema),
     ]
     assert recorder.puts == [work]
 
@@ -76,7 +76,7 @@ def test_a_restart_forgives_the_running_attempt_to_learn_the_schema() -> None:
         work=work, known_schema=None, needs_schema=True, can_learn=True, heads=lambda: ["head"]
     )
     recorder = Recorder()
-    pool: Any = SimpleNamespace(connection=recorder)
+    pool: Any = SimpleNamespace(connection=recorder, workers=2)
     connection: Any = recorder
     registration = Registration(stream, StoredWork(work, connection), pool, "key", lambda *_: None)
     decoder = handle_of("decoder0", "decoder")
@@ -92,4 +92,4 @@ def test_a_restart_forgives_the_running_attempt_to_learn_the_schema() -> None:
     assert registration.learning
     with pytest.raises(DataError, match="not there"):
         registration.on_schema(decoder, failed)
-    assert recorder.sent == [("decoder0", "ref 1", ["head"])] * 3
+    assert recorder.sent == [("decoder0", "ref 1", (0, 2), ["head"])] * 3
