@@ -162,7 +162,7 @@ class EventHandlers:
         So only a block that is at fault is given up: a final error of a read of one block breaks
         that block. Where blocks are read in order, it breaks all of the read's. The consumer may
         start again after an error because its cause is gone, so an earlier start's read, whose
-        cause may be gone too, gives nothing up.
+        cause may be gone too, gives nothing up, and what follows is a first try.
         """
         state = self._state
         final, counts = final and not task.stale, counts and not task.stale
@@ -179,7 +179,7 @@ class EventHandlers:
                 block.tries += counts
                 if not block.readers:
                     state.cache.remove(block)
-                state.counters["retries"] += 1
+                state.counters["retries"] += not task.stale
                 self._check_tries(block.tries, (block.number,), error)
         state.drop_useless(task.blocks)
 

@@ -108,7 +108,7 @@ def test_weights_work_with_buckets_and_longer_epochs(table: str) -> None:
             lambda data: data.weighted([-1] * SAMPLES).shuffle(),
             r"sample 0 is -1.0; a weight must be a finite number of 0 or more",
         ),
-        (lambda data: data.weighted([0] * SAMPLES).shuffle(), "come to 0"),
+        (lambda data: data.weighted([0] * SAMPLES).shuffle(), "sum to 0"),
         (
             lambda data: data.weighted("i").pack(4, "i").shuffle(),
             "weighted cannot be used with pack",

@@ -152,9 +152,9 @@ def test_a_place_on_the_line_is_as_long_as_the_weight() -> None:
 
 def test_nothing_to_draw_by_is_refused() -> None:
     subset = Subset.whole(manifest([3]))
-    with pytest.raises(ConfigError, match="the weights of 3 samples come to 0"):
+    with pytest.raises(ConfigError, match="the weights of 3 samples sum to 0"):
         Resampling.of(subset, Weights(np.zeros(3)), None)
-    with pytest.raises(ConfigError, match="come to inf"):
+    with pytest.raises(ConfigError, match="sum to inf"):
         Resampling.of(subset, Weights(np.array([1.0, np.inf, 1.0])), None)
     with pytest.raises(ConfigError, match="come to 3e-310"):
         Resampling.of(subset, Weights(np.full(3, 1e-310)), None)
