@@ -156,7 +156,7 @@ def test_nothing_to_draw_by_is_refused() -> None:
         Resampling.of(subset, Weights(np.zeros(3)), None)
     with pytest.raises(ConfigError, match="sum to inf"):
         Resampling.of(subset, Weights(np.array([1.0, np.inf, 1.0])), None)
-    with pytest.raises(ConfigError, match="come to 3e-310"):
+    with pytest.raises(ConfigError, match="sum to 3e-310"):
         Resampling.of(subset, Weights(np.full(3, 1e-310)), None)
     assert Resampling.of(subset, Weights(np.full(3, 1e300)), None).times(0).tolist() == [1, 1, 1]
     with pytest.raises(ConfigError, match="are too many"):
