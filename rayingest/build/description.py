@@ -31,6 +31,7 @@ from rayingest.storage.disk_cache import DiskCache
 from rayingest.storage.files import Storage
 from rayingest.storage.redact import redact
 from rayingest.storage.scan import IndexCache
+from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.collate import PACKED_COLUMNS
 from rayingest.transforms.images.jpeg import choose_backend
 from rayingest.transforms.padding import Pad
@@ -69,6 +70,11 @@ class Batching:
     bucketed: bool = False
     pad: Mapping[str, Pad] = field(default_factory=dict)
     max_tokens: int | None = None
+    collate_mark: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Before any use: use may fill caches of the function.
+        object.__setattr__(self, "collate_mark", code_mark(self.collate))
 
 
 @dataclass(frozen=True)
@@ -270,7 +276,9 @@ def make_pipeline(
     """Return the pipeline of these stages; `batching.collate` replaces `collate`."""
     if batching is None:
         return Pipeline(stages, seed, collate)
-    return Pipeline(stages, seed, batching.collate or collate, padding=batching.pad)
+    mark = batching.collate_mark if batching.collate is not None else ""
+    own = batching.collate or collate
+    return Pipeline(stages, seed, own, padding=batching.pad, collate_mark=mark)
 
 
 def add_stage(stages: tuple[Stage, ...], stage: Stage) -> tuple[Stage, ...]:

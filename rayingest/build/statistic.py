@@ -84,7 +84,7 @@ class SampleStatistic:
     @property
     def mark(self) -> str:
         """8 hex digits of a hash of the code."""
-        stages = ((type(stage).__name__, vars(stage)) for stage in self.needed_stages)
+        stages = (stage.mark for stage in self.needed_stages)
         return code_mark(
             [
                 STATISTIC_VERSION,

@@ -60,6 +60,7 @@ class Pipeline:
     - `collate`: the user's function from a list of samples to a dict of columns, or None.
     - `schema`: the result of `learn_schema`. Samples are checked against it unless there is a
       `collate`.
+    - `collate_mark`: the mark of the code of `collate`, taken before it ran; "": not taken yet.
     - `padding`: how fields are padded; `packed`: the fields that are packed, or None.
 
     Raises ConfigError for stages that cannot work.
@@ -73,6 +74,7 @@ class Pipeline:
     image_backend: str = PILLOW
     padding: Mapping[str, Pad] = field(default_factory=dict)
     packed: PackedFields | None = None
+    collate_mark: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -105,8 +107,8 @@ class Pipeline:
     @cached_property
     def code_mark(self) -> str:
         """8 hex digits of the stages' code, equal in every process while the code is the same."""
-        parts = [(type(stage).__name__, vars(stage)) for stage in self.stages]
-        return code_mark([*parts, self.collate])
+        collate = self.collate_mark or code_mark(self.collate)
+        return code_mark([*(stage.mark for stage in self.stages), collate])
 
     @cached_property
     def spec_bytes(self) -> int:

@@ -21,13 +21,27 @@ import numpy as np
 
 from rayingest.errors import ConfigError, DataError
 from rayingest.formats.nested import split_path, take_path
+from rayingest.transforms.code_mark import code_mark
 from rayingest.transforms.functions import Function, decode_function, map_function
 from rayingest.transforms.schema import RESERVED
 from rayingest.util.names import show_names
 
 
+class _Marked:
+    """A stage with the mark of its code.
+
+    The mark is taken when the stage is made, before its code runs and fills caches.
+    """
+
+    mark: str
+
+    def _take_mark(self) -> None:
+        own = {name: value for name, value in vars(self).items() if name != "mark"}
+        object.__setattr__(self, "mark", code_mark((type(self).__name__, own)))
+
+
 @dataclass(frozen=True)
-class Select:
+class Select(_Marked):
     """Keep only these fields: {new name: old name}. An old field may have several."""
 
     fields: Mapping[str, str]
@@ -50,10 +64,11 @@ class Select:
                 "choose another name"
             )
         object.__setattr__(self, "fields", dict(self.fields))
+        self._take_mark()
 
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(_Marked):
     """Decode fields with these functions: {field: fn(value) or fn(value, rng)}.
 
     Each replaces the decoder that the field's name or encoding would select.
@@ -70,10 +85,11 @@ class Decode:
         for field, fn in self.functions.items():
             decode_function(field, fn)
         object.__setattr__(self, "functions", dict(self.functions))
+        self._take_mark()
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(_Marked):
     """Replace every sample: fn(sample) or fn(sample, rng) takes and returns a dict of fields.
 
     A class is set up once per worker, without arguments; its instance is then called.
@@ -83,10 +99,11 @@ class Map:
 
     def __post_init__(self) -> None:
         map_function("map", self.fn)
+        self._take_mark()
 
 
 @dataclass(frozen=True)
-class MapBatches:
+class MapBatches(_Marked):
     """Replace several samples at once: fn(columns) or fn(columns, rngs).
 
     `columns` is {field: list of values}; the function returns a dict of lists or arrays with one
@@ -98,6 +115,7 @@ class MapBatches:
 
     def __post_init__(self) -> None:
         map_function("map_batches", self.fn)
+        self._take_mark()
 
 
 Stage = Select | Decode | Map | MapBatches

@@ -13,6 +13,7 @@ import pytest
 import torch
 from ray import cloudpickle
 
+import rayingest as ri
 from rayingest.transforms import images
 from rayingest.transforms.pipeline import Pipeline
 from rayingest.transforms.stages import Decode, Map, Select
@@ -175,3 +176,50 @@ def test_large_arrays_count_wherever_they_are_held():
         for kind in (np.array, torch.tensor, list, lambda values: np.array(values, object)):
             assert mark(make(kind(one))) == mark(make(kind(one.copy())))
             assert mark(make(kind(one))) != mark(make(kind(other)))
+
+
+class Caching:
+    """A dataset and a callable that changes itself when it is used."""
+
+    ready = False
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        self.ready = True
+        return {"x": i}
+
+    def __call__(self, value):
+        self.ready = True
+        return {"x": np.array([one["x"] for one in value])} if isinstance(value, list) else value
+
+
+def shards_of(cache):
+    def shard(i):
+        cache.append(i)
+        yield from ({"x": i} for i in range(8))
+
+    return shard
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: ri.from_torch(Caching()),
+        lambda: ri.from_torch(Caching()).map(Caching()),
+        lambda: ri.from_torch(Caching()).map_batches(Caching()),
+        lambda: ri.from_torch(Caching()).decode(x=Caching()),
+        lambda: ri.from_torch_iterable(shards_of([]), shards=2),
+    ],
+)
+@pytest.mark.parametrize("collate", [None, Caching()])
+def test_use_does_not_change_a_mark(data, collate):
+    """Caches inside datasets and callables are no code: a second loader has the same state."""
+    described = data().batch(4, collate=collate)
+    states = []
+    for _ in range(2):
+        with described.loader(workers=0) as loader:
+            next(iter(loader))
+            states.append(loader.state_dict())
+    assert states[0] == states[1]

@@ -45,10 +45,11 @@ class _Items:
         self.dataset, self.worker_init_fn, self.whole = dataset, worker_init_fn, whole
         self.samples = len(dataset)
         self.__qualname__ = f"{type(dataset).__qualname__}[...]"
+        self.mark = code_mark([dataset, worker_init_fn])  # before any use: use may fill caches
         self.__setstate__(self.__dict__)
 
     def __repr__(self) -> str:
-        return f"{type(self).__qualname__}({self.__qualname__} {code_mark(type(self.dataset))})"
+        return f"{type(self).__qualname__}({type(self.dataset).__qualname__} {self.mark})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -152,6 +153,10 @@ class Collate:
         self.__qualname__ = (
             f"by collate_fn {getattr(collate_fn, '__qualname__', type(collate_fn).__qualname__)}"
         )
+        self.mark = code_mark(collate_fn)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({self.__qualname__} {self.mark})"
 
     def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         return item_fields(self.collate_fn([sample[ITEM] for sample in samples]))

@@ -40,14 +40,15 @@ class Iterables:
 
     def __init__(self, factory: Callable[[int], Any], shards: int, seed: int) -> None:
         self.factory, self.shards, self.seed = factory, shards, seed
+        self.mark = code_mark(factory)  # before any use: use may fill caches
         self.__setstate__(self.__dict__)
 
     def __repr__(self) -> str:
-        factory = f"{name_of(self.factory)} {code_mark(self.factory)}"
+        factory = f"{name_of(self.factory)} {self.mark}"
         return f"{type(self).__qualname__}({factory}, {self.seed})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("factory", "shards", "seed")}
+        return {name: self.__dict__[name] for name in ("factory", "shards", "seed", "mark")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
