@@ -324,7 +324,7 @@ class Pool:
 
     def _explain_no_decoder(self, waited: float) -> str:
         held, own = count_decoders(), {pool._prefix for pool in _open_pools}
-        return explain_no_decoder(self.workers, waited, *count_cpus(), held, own)
+        return explain_no_decoder(self.workers, waited, *count_cpus(), held, own, self._prefix)
 
     def report_failure(
         self, handle: ActorHandle, error: BaseException, expected: bool = False

@@ -59,13 +59,15 @@ def explain_no_decoder(
     free: float,
     held: Mapping[str, int] = MappingProxyType({}),
     own: Collection[str] = (),
+    pool: str = "",
 ) -> str:
     """Return why no decoder has started after `waited` seconds, who has the CPUs, and a way out.
 
-    `held`: decoders of other pools by the prefix of their names. `own`: the prefixes of this
-    process's pools.
+    `held`: running decoders by the prefix of their pool's names. `own`: the prefixes of this
+    process's pools. `pool`: that of the pool that waits.
     """
-    if free >= 1:  # Ray assigns a CPU before the process of the decoder exists
+    # A decoder of this pool may run that has not answered yet.
+    if free >= 1 or held.get(pool):  # Ray assigns a CPU before the process of the decoder exists
         reason, holders = "no decoder has started", ""
         advice = "its process starts slowly: use a longer start_timeout"
     else:
@@ -94,7 +96,9 @@ def _describe_holders(used: float, held: Mapping[str, int], own: Collection[str]
         parts[_SHOWN_HOLDERS:] = [f"some by decoders of {more} other pools"]
     rest = used - sum(held.values())
     if rest >= 1:
-        parts.append(f"{rest:g} by starting decoders, other actors or tasks")
+        parts.append(
+            f"{rest:g} by starting decoders (a longer start_timeout helps), other actors or tasks"
+        )
     return f" ({', '.join(parts)})" if parts else ""
 
 

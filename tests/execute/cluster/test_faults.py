@@ -274,8 +274,8 @@ def test_a_decoder_that_is_slow_to_start_lacks_no_cpu() -> None:
     assert "free CPUs" not in words
     assert (
         "there is no free CPU for a decoder after 60 s: 1 decoders requested, the cluster has 4 "
-        "CPUs, 0.5 of them free (3.5 by starting decoders, other actors or tasks); free CPUs or "
-        "add nodes" in explain_no_decoder(1, 60.0, 4.0, 0.5)
+        "CPUs, 0.5 of them free (3.5 by starting decoders (a longer start_timeout helps), other "
+        "actors or tasks); free CPUs or add nodes" in explain_no_decoder(1, 60.0, 4.0, 0.5)
     )
 
 

@@ -88,3 +88,13 @@ def test_the_words_name_pools_and_other_programs() -> None:
     words = explain_no_decoder(2, 60.0, 8.0, 0.0, {"rayingest:01:rank1:pool0-ab": 3}, ())
     assert "(3 by decoders of the pool rayingest:01:rank1:pool0-ab, 5 by starting decoders" in words
     assert "share" not in words
+
+
+def test_a_decoder_of_the_pool_itself_that_has_not_answered_lacks_no_cpu() -> None:
+    """Its process starts slowly; no other pool and no CPU is named."""
+    words = explain_no_decoder(
+        1, 10.0, 2.0, 0.0, {"rayingest:01:own": 1}, ("rayingest:01:own",), "rayingest:01:own"
+    )
+    assert "no decoder has started after 10 s" in words
+    assert "its process starts slowly: use a longer start_timeout" in words
+    assert "another pool" not in words
