@@ -153,7 +153,7 @@ class Stream(ABC):
 
     @abstractmethod
     def on_schema_learned(self, schema: Schema) -> None:
-        """Take the schema of the samples; whoever resumes the stream must use the same one."""
+        """Take the schema of the samples. A stream that is resumed must use the same one."""
 
     @abstractmethod
     def on_blocks_read(self, blocks: Sequence[int], notes: Sequence[str]) -> None:

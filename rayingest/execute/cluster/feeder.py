@@ -68,7 +68,7 @@ class Feeder:
         limits: `max_bytes` and the number of batches to run ahead.
         epochs: the epoch to stop before; None: no limit.
         decode_timeout: seconds after which a decode ends together with its worker.
-        max_bytes_for: returns `max_bytes` if at most so many ranks are on this node; None: it does
+        max_bytes_for: returns `max_bytes` for a number of ranks on this node; None: it does
             not depend on them.
         quarantine: receives the samples that the stream's work skips.
         tick: called after every event, and twice a second without events.

@@ -184,7 +184,7 @@ def test_a_chunk_of_bad_rows_alone_has_no_rest() -> None:
 
 
 def test_rows_of_a_broken_block_are_replaced_and_the_others_wait() -> None:
-    """The replacement is told that the whole block is unreadable."""
+    """The replacement gets the error of the whole block."""
     state, chunks = taken_up(make_step(3, 3))
     state.cache.begin_read(state.cache.blocks[3])
     state.cache.end_read(3, 100)
