@@ -190,9 +190,16 @@ SECRETS = {
 
 
 def described(
-    web: WebServer, folder: Path, urls: list[str] | None = None, **options: Any
+    web: WebServer,
+    folder: Path,
+    urls: list[str] | None = None,
+    then: Callable[[Any], Any] = lambda value: value,
+    **options: Any,
 ) -> Dataset:
-    """Two shards behind a password and a signature, and one from a command with a token."""
+    """Two shards behind a password and a signature, and one from a command with a token.
+
+    `then` works on each sample.
+    """
     base = web.url.replace("http://", f"http://me:{SECRETS['password']}@")
     if urls is None:
         urls = [f"{base}/d/s-000{i}.tar?sig={SECRETS['query']}&e=1" for i in range(2)]
@@ -200,7 +207,8 @@ def described(
     options.setdefault("index", f"{folder}/index/")
     given = {"headers": {"X-Key": SECRETS["option"]}, "client_kwargs": {"trust_env": False}}
     data = ri.read_webdataset(urls, allow_pipe=True, storage_options=given, **options)
-    return data.select(json="json").map(lambda sample: sample["json"]).shuffle(seed=1).batch(4)
+    data = data.select(json="json").map([lambda sample: sample["json"], then])
+    return data.shuffle(seed=1).batch(4)
 
 
 def log_if_slow(error: BaseException) -> str:
@@ -283,11 +291,9 @@ def test_no_credential_shows_over_ray(
     session = Path(cluster._private.worker._global_node.get_session_dir_path())
     skipping = {"on_error": "skip", "max_errors": 1.0, "quarantine": tmp_path / "q"}
     with ri.Pool(workers=1) as pool:
-        with (
-            described(web, tmp_path)
-            .map(refuse_three)
-            .loader(pool=pool, epochs=1, **skipping) as loader
-        ):
+        with described(web, tmp_path, then=refuse_three).loader(
+            pool=pool, epochs=1, **skipping
+        ) as loader:
             assert sum(len(batch["__index__"]) for batch in loader) == 12
             shown = [
                 repr(loader),
@@ -301,7 +307,7 @@ def test_no_credential_shows_over_ray(
                 list(loader)
         web.down = 0
         with (
-            described(web, tmp_path).map(refuse_three).loader(pool=pool) as loader,
+            described(web, tmp_path, then=refuse_three).loader(pool=pool) as loader,
             pytest.raises(DataError, match=r"three is refused.*shard http") as failed,
         ):
             list(loader)
@@ -367,6 +373,6 @@ def failures(web: WebServer, folder: Path) -> list[BaseException]:
             web, folder, index=f"{web.url.replace('//', '//me:' + SECRETS['index'] + '@')}/i/"
         )
     )
-    fail(described(web, folder).map(lambda sample: sample["none"]))
+    fail(described(web, folder, then=lambda sample: sample["none"]))
     fail(described(web, folder, [f"nosuch://me:{SECRETS['password']}@h/a.tar{signed}"]))
     return errors

@@ -177,6 +177,7 @@ def test_decoded_samples_are_counted_without_ray(rows: str) -> None:
         assert loader.stats()["samples_decoded"] == 8
 
 
+@pytest.mark.source
 def test_a_mistyped_reader_is_a_type_error(tmp_path: Path) -> None:
     """A type checker sees the names that there are, and no others."""
     pytest.importorskip("mypy")
