@@ -55,8 +55,7 @@ SLOW = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several processes, keep the tests of a file together, slow files first."""
-    # The processes collect, and xdist sets this option in them.
-    if not getattr(config.option, "loadgroup", False):
+    if config.getoption("dist", "no") == "no":
         return
     items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
     for item in items:

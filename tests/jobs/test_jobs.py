@@ -34,7 +34,8 @@ FINAL = re.compile(
     r"accuracy ([\d.]+) % on held-out digits after (\d+) steps; ([\d.]+)% of the time spent waiting"
 )
 
-pytestmark = pytest.mark.timeout(400)  # on a busy machine
+# A busy machine needs the time; one process makes the runs that all tests of this file look at.
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("jobs")]
 
 EPOCHS = 12
 STEPS = EPOCHS * (1438 // 64)
